@@ -1,0 +1,1 @@
+"""What turns a Plan into an image."""

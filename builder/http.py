@@ -1,0 +1,206 @@
+"""HTTP as the rest of the program needs it: whole bodies, byte ranges, resumable streams.
+
+Transient failures are tried again with growing pauses (RFC 9110 section 15.6, RFC 6585 section 4);
+credentials come from the caller's netrc or index URL, never appear in a message, and are never
+sent to a host that a redirect names (httpx drops them there).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from builder import __version__
+from builder.errors import ExternalError, OfflineError
+
+_ATTEMPTS = 4
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+_TIMEOUT = httpx.Timeout(30.0, read=60.0)
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CHUNK_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Part of a remote file: the bytes from `start`, and the whole file's size in bytes."""
+
+    start: int
+    data: bytes
+    total: int
+    ranged: bool
+
+
+class Http:
+    """A client shared by all threads of a run; nothing is opened before the first request."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        offline: bool = False,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._environ = environ
+        self._offline = offline
+        self._transport = transport
+        self._sleep = sleep
+        self._client: httpx.Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def size(self, url: str) -> int:
+        """The size in bytes of what `url` names, from its headers alone."""
+        response = self._send("HEAD", url, {})
+        length = response.headers.get("content-length")
+        if length is None:
+            raise ExternalError(f"{redact(url)}: the server does not say how large the file is")
+        return int(length)
+
+    def get(self, url: str) -> bytes:
+        """The whole body of `url`; for small files."""
+        return self._send("GET", url, {}).content
+
+    def read(self, url: str, start: int, size: int) -> Slice:
+        """`size` bytes of `url` from `start`; from the end where `start` is negative.
+
+        A server without ranges answers with the whole file, which is returned with `ranged` False
+        (RFC 9110 section 14.2), so that the caller can say so.
+        """
+        wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{start + size - 1}"
+        response = self._send("GET", url, {"Range": wanted})
+        if response.status_code != httpx.codes.PARTIAL_CONTENT:
+            return Slice(0, response.content, len(response.content), ranged=False)
+        first, total = _content_range(url, response.headers.get("content-range", ""))
+        return Slice(first, response.content, total, ranged=True)
+
+    @contextmanager
+    def stream(self, url: str, start: int = 0) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Yield where the body begins and its chunks; it begins at 0 if ranges are refused.
+
+        Only opening the stream is tried again; a body that breaks off raises ExternalError, and
+        the caller asks again from where it got to.
+        """
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        response = self._send("GET", url, headers, stream=True)
+        try:
+            partial = response.status_code == httpx.codes.PARTIAL_CONTENT
+            first = (
+                _content_range(url, response.headers.get("content-range", ""))[0] if partial else 0
+            )
+            yield first, _chunks(url, response)
+        finally:
+            response.close()
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], *, stream: bool = False
+    ) -> httpx.Response:
+        if self._offline:
+            raise OfflineError(
+                f"{redact(url)} would have to be read, and the run is offline",
+                hint="run once without --offline; what was fetched stays in the cache",
+            )
+        client = self._opened()
+        for attempt in range(_ATTEMPTS):
+            last = attempt == _ATTEMPTS - 1
+            request = client.build_request(
+                method, url, headers={"Accept-Encoding": "identity", **headers}
+            )
+            try:
+                response = client.send(request, stream=stream)
+            except httpx.TransportError as error:
+                if last:
+                    raise _unreachable(url, error) from None
+                self._sleep(_pause(attempt, None))
+                continue
+            if response.status_code in _TRANSIENT and not last:
+                response.close()
+                self._sleep(_pause(attempt, response.headers.get("retry-after")))
+                continue
+            if response.is_error:
+                response.close()
+                raise _refused(url, response)
+            return response
+        raise AssertionError("the last attempt returns or raises")
+
+    def _opened(self) -> httpx.Client:
+        if self._client is None:
+            self._client = httpx.Client(
+                follow_redirects=True,
+                timeout=_TIMEOUT,
+                auth=_netrc(self._environ),
+                transport=self._transport,
+                headers={"User-Agent": f"spark-build/{__version__}"},
+            )
+        return self._client
+
+
+def redact(url: str) -> str:
+    """`url` without user, password, query and fragment, fit for a message or a file."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _netrc(environ: Mapping[str, str]) -> httpx.Auth | None:
+    home = environ.get("HOME")
+    named = environ.get("NETRC") or (f"{home}/.netrc" if home else None)
+    if named is None or not Path(named).is_file():
+        return None
+    return httpx.NetRCAuth(named)
+
+
+def _content_range(url: str, value: str) -> tuple[int, int]:
+    """First byte and total size out of `bytes 0-99/1234` (RFC 9110 section 14.4)."""
+    try:
+        span, total = value.removeprefix("bytes ").split("/")
+        return int(span.split("-")[0]), int(total)
+    except ValueError:
+        raise ExternalError(f"{redact(url)}: unreadable Content-Range {value!r}") from None
+
+
+def _chunks(url: str, response: httpx.Response) -> Iterator[bytes]:
+    try:
+        yield from response.iter_raw(_CHUNK_BYTES)
+    except httpx.TransportError as error:
+        raise _unreachable(url, error) from None
+
+
+def _pause(attempt: int, retry_after: str | None) -> float:
+    if retry_after is not None and retry_after.isdigit():
+        return min(float(retry_after), _LONGEST_PAUSE_SECONDS)
+    return min(_FIRST_PAUSE_SECONDS * 2.0**attempt, _LONGEST_PAUSE_SECONDS)
+
+
+def _unreachable(url: str, error: httpx.TransportError) -> ExternalError:
+    return ExternalError(
+        f"{redact(url)}: {type(error).__name__}: {error}",
+        hint="check the network and the proxy settings, then run the same command again",
+    )
+
+
+def _refused(url: str, response: httpx.Response) -> ExternalError:
+    status = f"{response.status_code} {response.reason_phrase}"
+    hint = None
+    if response.status_code in (401, 403):
+        hint = "credentials for this host are taken from ~/.netrc, or from the index URL"
+    return ExternalError(f"{redact(url)}: the server answered {status}", hint=hint)

@@ -1,0 +1,1 @@
+"""Images as bytes: layers, manifests, layouts. What is in them is decided elsewhere."""
