@@ -8,13 +8,13 @@ sent to a host that a redirect names (httpx drops them there).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
@@ -147,9 +147,12 @@ class Http:
             self._client = httpx.Client(
                 follow_redirects=True,
                 timeout=_TIMEOUT,
-                auth=_netrc(self._environ),
+                auth=_HostAuth(self._environ),
                 transport=self._transport,
-                headers={"User-Agent": f"spark-build/{__version__}"},
+                headers={
+                    "User-Agent": f"spark-build/{__version__}",
+                    "Accept-Encoding": "identity",  # sizes and ranges are of the file itself
+                },
             )
         return self._client
 
@@ -161,12 +164,31 @@ def redact(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def _netrc(environ: Mapping[str, str]) -> httpx.Auth | None:
-    home = environ.get("HOME")
-    named = environ.get("NETRC") or (f"{home}/.netrc" if home else None)
-    if named is None or not Path(named).is_file():
-        return None
-    return httpx.NetRCAuth(named)
+def without_credentials(url: str) -> str:
+    """`url` without user and password; the rest stays as it is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+class _HostAuth(httpx.Auth):
+    """Basic credentials by host: those in the caller's index URLs, else those in netrc."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._by_host: dict[str, httpx.BasicAuth] = {}
+        for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+            parts = urlsplit(environ.get(name, ""))
+            if parts.hostname and parts.username:
+                user, password = unquote(parts.username), unquote(parts.password or "")
+                self._by_host[parts.hostname] = httpx.BasicAuth(user, password)
+        named = environ.get("NETRC") or f"{environ.get('HOME', '')}/.netrc"
+        self._netrc = httpx.NetRCAuth(named) if Path(named).is_file() else None
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        auth = self._by_host.get(request.url.host) or self._netrc
+        if auth is None:
+            yield request
+        else:
+            yield from auth.auth_flow(request)
 
 
 def _content_range(url: str, value: str) -> tuple[int, int]:

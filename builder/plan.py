@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.lock.model import DebianBase, LockedWheel, OciBase
+from builder.lock.model import DebianBase, Lock, LockedWheel, OciBase
+from builder.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class Config:
     path: str
     labels: Mapping[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
     workdir: str | None = None
     user: str | None = None
     ports: tuple[int, ...] = ()
@@ -104,3 +106,71 @@ class Plan:
     builder: tuple[Step, ...]
     runtime: tuple[Step, ...]
     config: Config
+
+
+PREFIX = "/opt/venv"
+"""Where the environment lies in every image."""
+
+_VISIBLE = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+"""What NVIDIA's own CUDA images set; without it the container runtime hands in no GPU."""
+
+
+def make_plan(recipe: Recipe, lock: Lock) -> Plan:
+    """The image that `recipe` asks for, out of what `lock` holds."""
+    venv = Venv(prefix=PREFIX, python=lock.python, interpreter=lock.interpreter)
+    install = InstallWheels(wheels=lock.wheels, lock_filename=lock.filename)
+    return Plan(
+        name=recipe.name,
+        target=lock.target,
+        platform=lock.platform,
+        base=lock.base,
+        venv=venv,
+        builder=(*_venv_steps(venv), install),
+        runtime=_file_steps(recipe),
+        config=_config(recipe, lock),
+    )
+
+
+def _venv_steps(venv: Venv) -> tuple[Step, ...]:
+    """A virtual environment without running anything: PEP 405 asks for one file and one link."""
+    home = venv.interpreter.rpartition("/")[0]
+    settings = f"home = {home}\ninclude-system-site-packages = false\nversion = {venv.python}\n"
+    return (
+        WriteFile(path=f"{venv.prefix}/pyvenv.cfg", text=settings),
+        Symlink(path=f"{venv.prefix}/bin/python", target=venv.interpreter),
+        Symlink(path=f"{venv.prefix}/bin/python3", target="python"),
+        Symlink(path=f"{venv.prefix}/bin/python{venv.python}", target="python"),
+    )
+
+
+def _file_steps(recipe: Recipe) -> tuple[Step, ...]:
+    return tuple(
+        CopyFile(source=file.source, name=f"files/{number}", path=file.to, mode=file.mode)
+        for number, file in enumerate(recipe.files)
+    )
+
+
+def _config(recipe: Recipe, lock: Lock) -> Config:
+    """The recipe's settings; a base that is no image of NVIDIA's gets what one would set."""
+    visible = _VISIBLE if isinstance(lock.base, DebianBase) else {}
+    return Config(
+        env={**visible, "VIRTUAL_ENV": PREFIX, **recipe.env},
+        path=f"{PREFIX}/bin",
+        labels=_labels(recipe, lock),
+        entrypoint=recipe.entrypoint,
+        cmd=recipe.cmd,
+        workdir=recipe.workdir,
+        user=recipe.user,
+    )
+
+
+def _labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
+    """Pre-defined annotation keys (OCI annotations.md), where the image came from, the recipe's."""
+    described = {"org.opencontainers.image.description": recipe.description}
+    return {
+        "org.opencontainers.image.title": recipe.name,
+        **{key: value for key, value in described.items() if value},
+        "spark-build.target": lock.target,
+        "spark-build.lock": lock.digest,
+        **recipe.labels,
+    }

@@ -78,15 +78,16 @@ class OciBase:
 class Lock:
     """Everything that goes into one image, by hash.
 
-    `python` is X.Y and `glibc` 2.N, both as the base has them; `inputs` is the part of the recipe
-    and target that the resolution answers, which is what staleness is judged by; `tools` names
-    the versions that resolved it.
+    `python` is X.Y, `interpreter` its absolute path and `glibc` 2.N, all as the base has them;
+    `inputs` is the part of the recipe and target that the resolution answers, which is what
+    staleness is judged by; `tools` names the versions that resolved it.
     """
 
     name: str
     target: str
     platform: str
     python: str
+    interpreter: str
     glibc: str
     base: DebianBase | OciBase
     wheels: tuple[LockedWheel, ...]
@@ -125,6 +126,7 @@ class Lock:
                 target=extra["target"],
                 platform=extra["platform"],
                 python=extra["python"],
+                interpreter=extra["interpreter"],
                 glibc=extra["glibc"],
                 base=_read_base(extra["base"]),
                 wheels=tuple(_read_wheel(package) for package in pylock.packages),
@@ -157,9 +159,10 @@ class Lock:
                     "target": self.target,
                     "platform": self.platform,
                     "python": self.python,
+                    "interpreter": self.interpreter,
                     "glibc": self.glibc,
                     "tools": dict(self.tools),
-                    "inputs": _plain(self.inputs),
+                    "inputs": plain(self.inputs),
                     "base": _write_base(self.base),
                 }
             },
@@ -209,12 +212,12 @@ def _check(document: Mapping[str, Any], source: str) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
-    """`value` with tuples as lists and absent values left out: TOML has no null."""
+def plain(value: Any) -> Any:
+    """`value` as TOML gives it back: tuples as lists, absent values left out."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
+        return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

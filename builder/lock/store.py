@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +18,7 @@ from typing import BinaryIO
 from builder.errors import ExternalError
 from builder.http import Http, redact
 from builder.lock.model import LockedFile
+from builder.pool import threads
 from builder.progress import Advance, Progress
 
 _JOBS = 4
@@ -32,7 +33,7 @@ class Store:
         self._root = cache / "files"
 
     def find(self, file: LockedFile) -> Path | None:
-        """Where the file lies if it is here, whole; its size is checked, its hash was on arrival."""
+        """Where the file lies if it is here, whole: its hash was checked on arrival."""
         path = self._path(file)
         try:
             return path if path.stat().st_size == file.size else None
@@ -63,15 +64,11 @@ class Store:
         if not wanted:
             return 0
         total = sum(file.size for file in wanted)
-        with progress.task(label, total) as advance, ThreadPoolExecutor(_JOBS) as pool:
+        with progress.task(label, total) as advance, threads(_JOBS) as pool:
             # Large files first: a small one that comes last does not keep the others waiting.
             order = sorted(wanted, key=lambda file: -file.size)
             pending = [pool.submit(self._fetch_one, file, http, advance) for file in order]
-            try:
-                return sum(task.result() for task in pending)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+            return sum(task.result() for task in as_completed(pending))
 
     def _path(self, file: LockedFile) -> Path:
         return self._root / file.sha256[:2] / file.sha256
@@ -126,7 +123,7 @@ def _download(file: LockedFile, http: Http, handle: BinaryIO, advance: Advance) 
     raise ExternalError(
         f"{redact(file.url)}: what the server sends has sha256 {hasher.hexdigest()}, "
         f"the lock says {file.sha256}",
-        hint="the file was replaced; run `spark-build lock RECIPE --upgrade` to lock what is there now",
+        hint="the file was replaced there; `spark-build lock RECIPE --upgrade` locks what is now",
     )
 
 

@@ -24,6 +24,12 @@ LAYOUT_VERSION = 1
 MTIME = 315532800
 """1980-01-01T00:00:00Z, the earliest time a ZIP can hold, so that wheels built inside work."""
 
+Owner = tuple[int, int]
+"""User and group of an entry, as numbers."""
+
+ROOT: Owner = (0, 0)
+"""Whose everything is, a few files of a distribution apart (`/etc/shadow` is its group's)."""
+
 _BLOCK = 512
 _RECORD = 20 * _BLOCK  # POSIX.1-1988 pax: archives end on a 10,240-byte record
 _STORED_MAX = 0xFFFF
@@ -72,9 +78,9 @@ class LayerWriter:
         self._pending = bytearray()
         self._last: tuple[bytes, ...] = ()
 
-    def directory(self, path: str, mode: int = 0o755) -> None:
+    def directory(self, path: str, mode: int = 0o755, owner: Owner = ROOT) -> None:
         """A folder; only those that the layer owns, never one over a base's symlink."""
-        self._header(path, tarfile.DIRTYPE, mode)
+        self._header(path, tarfile.DIRTYPE, mode, owner=owner)
 
     def symlink(self, path: str, target: str) -> None:
         """A symbolic link, with the mode that Linux shows for one."""
@@ -84,15 +90,22 @@ class LayerWriter:
         """A second name of the file `target`, which stands earlier in this layer."""
         self._header(path, tarfile.LNKTYPE, 0o644, link=target)
 
-    def file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+    def file(self, path: str, data: bytes, mode: int = 0o644, owner: Owner = ROOT) -> None:
         """A regular file out of memory."""
-        self._header(path, tarfile.REGTYPE, mode, size=len(data))
+        self._header(path, tarfile.REGTYPE, mode, size=len(data), owner=owner)
         self._put(data)
         self._put(_padding(len(data)))
 
-    def stream(self, path: str, size: int, chunks: Iterable[bytes], mode: int = 0o644) -> str:
+    def stream(
+        self,
+        path: str,
+        size: int,
+        chunks: Iterable[bytes],
+        mode: int = 0o644,
+        owner: Owner = ROOT,
+    ) -> str:
         """A regular file of `size` bytes out of `chunks`; returns its sha256 in hex."""
-        self._header(path, tarfile.REGTYPE, mode, size=size)
+        self._header(path, tarfile.REGTYPE, mode, size=size, owner=owner)
         hasher = hashlib.sha256()
         length = 0
         for chunk in chunks:
@@ -130,7 +143,16 @@ class LayerWriter:
             size=self._blob_size,
         )
 
-    def _header(self, path: str, kind: bytes, mode: int, *, size: int = 0, link: str = "") -> None:
+    def _header(
+        self,
+        path: str,
+        kind: bytes,
+        mode: int,
+        *,
+        size: int = 0,
+        link: str = "",
+        owner: Owner = ROOT,
+    ) -> None:
         key = sort_key(path)
         if not path or b"" in key or b".." in key or b"." in key:
             raise LayerError(f"{path!r}: not a clean relative path")
@@ -139,6 +161,7 @@ class LayerWriter:
         self._last = key
         info = tarfile.TarInfo(path)
         info.type, info.mode, info.size, info.linkname = kind, mode, size, link
+        info.uid, info.gid = owner
         info.mtime = MTIME
         self._put(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 

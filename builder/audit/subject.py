@@ -1,0 +1,224 @@
+"""What is audited: our own lock, or a `pylock.toml` (PEP 751) that another tool wrote.
+
+https://packaging.python.org/en/latest/specifications/pylock-toml/
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from packaging.markers import Environment
+from packaging.pylock import (
+    Package,
+    PackageWheel,
+    Pylock,
+    PylockSelectError,
+    PylockValidationError,
+)
+from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
+from packaging.version import Version
+
+from builder.errors import UsageError
+from builder.lock.model import Lock
+from builder.lock.platforms import markers, wheel_tags
+
+_STRONG_HASHES = ("sha256", "sha384", "sha512", "sha3_", "blake2")
+_NO_HASH = "none"
+_DEFAULT_PYTHON = "3.12"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectWheel:
+    """A wheel to be judged: at `url`, or at `path` on disk.
+
+    `hashed` is set where the lock holds a strong hash of any kind; `sha256` where it is that one.
+    `size` is in bytes, None where the lock does not say.
+    """
+
+    name: str
+    version: str
+    filename: str
+    url: str | None
+    path: Path | None
+    hashed: bool
+    sha256: str | None
+    size: int | None
+
+    @property
+    def label(self) -> str:
+        """What messages call the wheel."""
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectOther:
+    """A package that has no wheel to read; `kind` is `sdist`, `vcs`, `archive` or `directory`."""
+
+    name: str
+    version: str | None
+    kind: str
+    hashed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """All packages of one lock for one platform (`linux/arm64`); `source` names it in messages."""
+
+    source: str
+    platform: str
+    wheels: tuple[SubjectWheel, ...]
+    others: tuple[SubjectOther, ...] = ()
+
+
+def subject_of(lock: Lock) -> Subject:
+    """Our own lock as a subject."""
+    return Subject(
+        source=lock.filename,
+        platform=lock.platform,
+        wheels=tuple(
+            SubjectWheel(
+                name=wheel.name,
+                version=wheel.version,
+                filename=wheel.filename,
+                url=wheel.url,
+                path=_local_path(wheel.url),
+                hashed=True,
+                sha256=wheel.sha256,
+                size=wheel.size,
+            )
+            for wheel in lock.wheels
+        ),
+    )
+
+
+def read_subject(
+    path: Path, *, platform: str = "linux/arm64", python: str | None = None, glibc: str = "2.39"
+) -> Subject:
+    """The lock in the file at `path`, for a platform, a Python X.Y and a glibc 2.N.
+
+    A lock of ours knows these itself. Elsewhere `python` is by default the oldest that the lock
+    allows. Raises UsageError where the file cannot be read or is no pylock.toml.
+    """
+    text, document = _read_document(path)
+    if "spark-build" in document.get("tool", {}):
+        return subject_of(Lock.from_toml(text, source=str(path)))
+    pylock = _parse(path, document)
+    version = python or _oldest_python(pylock.requires_python)
+    tags, environment = wheel_tags(platform, version, glibc), markers(platform, version)
+    chosen = tuple(_choose(pylock, tags, environment))
+    return Subject(
+        source=str(path),
+        platform=platform,
+        wheels=tuple(
+            _wheel(path, package, file)
+            for package, file in chosen
+            if isinstance(file, PackageWheel)
+        ),
+        others=tuple(
+            _other(package, file) for package, file in chosen if not isinstance(file, PackageWheel)
+        ),
+    )
+
+
+def _read_document(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from None
+
+
+def _parse(path: Path, document: dict[str, Any]) -> Pylock:
+    try:
+        return Pylock.from_dict(_mark_unhashed(document))
+    except PylockValidationError as error:
+        raise UsageError(
+            f"{path}: not a pylock.toml: {error}",
+            hint="`uv export --format pylock.toml` and `pip lock` write one",
+        ) from None
+
+
+def _mark_unhashed(value: Any) -> Any:
+    """The document with a mark where hashes are missing: that is to be judged, not refused."""
+    if isinstance(value, list):
+        return [_mark_unhashed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    marked = {key: _mark_unhashed(item) for key, item in value.items() if key != "tool"}
+    for key in ("wheels", "sdist", "archive"):
+        files = marked.get(key, ())
+        for file in files if isinstance(files, list) else [files]:
+            if isinstance(file, dict) and not file.get("hashes"):
+                file["hashes"] = {_NO_HASH: _NO_HASH}
+    return marked
+
+
+def _oldest_python(requires: SpecifierSet | None) -> str:
+    """The X.Y of the lowest version that is allowed: `>=3.13.2` gives 3.13."""
+    bounds = [
+        Version(specifier.version.removesuffix(".*"))
+        for specifier in requires or ()
+        if specifier.operator in (">=", "==", "~=", "===")
+    ]
+    lowest = max(bounds, default=Version(_DEFAULT_PYTHON))
+    return f"{lowest.major}.{lowest.minor}"
+
+
+def _choose(
+    pylock: Pylock, tags: Sequence[Tag], environment: Environment
+) -> Iterator[tuple[Package, Any]]:
+    """Of each package that the target takes, the file that it takes.
+
+    Package by package: where none fits, the first wheel is taken all the same, so that the
+    verdict says which package it is and what it was made for.
+    """
+    for package in pylock.packages:
+        single = replace(pylock, packages=[package], environments=None, requires_python=None)
+        try:
+            yield from single.select(environment=environment, tags=tags)
+        except PylockSelectError:
+            if package.wheels:
+                yield package, package.wheels[0]
+
+
+def _wheel(lock: Path, package: Package, wheel: PackageWheel) -> SubjectWheel:
+    path = None if wheel.path is None else lock.parent / wheel.path
+    if path is None and wheel.url is not None:
+        path = _local_path(wheel.url)
+    return SubjectWheel(
+        name=package.name,
+        version=str(package.version or "unknown"),
+        filename=wheel.filename,
+        url=wheel.url,
+        path=path,
+        hashed=_is_hashed(wheel.hashes),
+        sha256=wheel.hashes.get("sha256"),
+        size=wheel.size,
+    )
+
+
+def _other(package: Package, file: Any) -> SubjectOther:
+    kind = type(file).__name__.removeprefix("Package").lower()
+    # A commit is a hash of its own; a folder on somebody's disk has none by nature.
+    hashed = _is_hashed(file.hashes) if kind in ("sdist", "archive") else True
+    version = None if package.version is None else str(package.version)
+    return SubjectOther(name=package.name, version=version, kind=kind, hashed=hashed)
+
+
+def _is_hashed(hashes: Mapping[str, str]) -> bool:
+    return any(kind.startswith(_STRONG_HASHES) for kind in hashes)
+
+
+def _local_path(url: str) -> Path | None:
+    """The file that a `file:` URL names (RFC 8089)."""
+    parts = urlsplit(url)
+    return Path(url2pathname(parts.path)) if parts.scheme == "file" else None

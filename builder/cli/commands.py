@@ -1,0 +1,232 @@
+"""What each verb does: options into calls, results onto stdout. No logic of its own.
+
+The environment and the working directory are read here and handed down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from builder import audit as audits
+from builder import pipeline, recipe, render
+from builder.cli.output import print_findings, print_json, print_outcome
+from builder.context import Context
+from builder.errors import Finding, FindingsError, Severity, UsageError, worst
+from builder.http import Http
+from builder.lock import Upgrade
+from builder.lock.model import read_lock
+from builder.lock.store import Store
+from builder.oci.image import read_layout
+from builder.pipeline import Job
+from builder.progress import PlainProgress, Progress, TerminalProgress
+from builder.scratch import write_whole
+from builder.targets import find_target
+from builder.verify import verify
+
+_EXIT_FINDINGS = 1
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb that was asked for; returns the exit code."""
+    return _VERBS[arguments.verb](arguments)
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    chosen = pipeline.jobs(arguments.recipe, only=arguments.target, folder=arguments.build_dir)
+    outcomes = []
+    for job in chosen:
+        try:
+            outcome = pipeline.build(
+                job,
+                context=context,
+                upgrade=_upgrade(arguments),
+                frozen=arguments.locked,
+                deep=arguments.deep,
+            )
+        except FindingsError as error:
+            _print_refusal(arguments, job, error)
+            raise
+        outcomes.append(outcome)
+        if not arguments.json:
+            print_outcome(outcome)
+    if arguments.json:
+        print_json({"images": [outcome.as_dict() for outcome in outcomes]})
+    return 0
+
+
+def _print_refusal(arguments: argparse.Namespace, job: Job, error: FindingsError) -> None:
+    """The findings that stopped a build; the error itself is told by `main`."""
+    if arguments.json:
+        findings = [finding.as_dict() for finding in error.findings]
+        print_json(
+            {"name": job.loaded.recipe.name, "target": job.target.name, "findings": findings}
+        )
+    else:
+        print_findings(error.findings)
+
+
+def _lock(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    results = []
+    with Http(context.environ, offline=context.offline) as http:
+        for job in pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()):
+            locked = pipeline.lock(
+                job,
+                context=context,
+                http=http,
+                upgrade=_upgrade(arguments),
+                frozen=arguments.check,
+            )
+            results.append({"path": str(locked.path), "written": locked.written})
+            if not arguments.json:
+                print(locked.path)
+    if arguments.json:
+        print_json({"locks": results})
+    return 0
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    if arguments.explain is not None:
+        print(audits.explain(arguments.explain))
+        return 0
+    if not arguments.inputs:
+        raise UsageError("audit: nothing to read", hint="name a pylock.toml, or --explain RULE")
+    context = _context(arguments)
+    reports = []
+    with Http(context.environ, offline=context.offline) as http:
+        for path in arguments.inputs:
+            report = _audit_one(path, arguments, context, http)
+            reports.append(report)
+            context.progress.stage("audit", f"{path}: {report.summary}")
+    findings = [finding for report in reports for finding in report.findings]
+    if arguments.json:
+        print_json({"reports": [report.as_dict() for report in reports]})
+    else:
+        print_findings(findings)
+    return _code(findings)
+
+
+def _audit_one(
+    path: Path, arguments: argparse.Namespace, context: Context, http: Http
+) -> audits.Report:
+    subject = audits.read_subject(path)
+    target = find_target(arguments.target or subject.target or "gb10")
+    return audits.audit(
+        subject,
+        cuda_major=target.cuda.major,
+        exclude=arguments.exclude,
+        http=http,
+        store=Store(context.cache),
+        context=context,
+        deep=arguments.deep,
+    )
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    [job] = _single(pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()))
+    with Http(context.environ, offline=context.offline) as http:
+        locked = pipeline.lock(job, context=context, http=http)
+    plan = pipeline.plan(job, locked.lock)
+    texts: Mapping[str, Callable[..., str]] = {
+        "containerfile": render.containerfile,
+        "apptainer": render.apptainer,
+    }
+    text = texts[arguments.format](plan)
+    if arguments.output is not None:
+        write_whole(arguments.output, text.encode(), context.cache)
+    elif arguments.json:
+        print_json({"format": arguments.format, "text": text})
+    else:
+        print(text, end="")
+    return 0
+
+
+def _single(jobs: list[Job]) -> list[Job]:
+    if len(jobs) != 1:
+        names = ", ".join(job.target.name for job in jobs)
+        raise UsageError(
+            f"the recipe has several targets: {names}", hint="choose one with --target NAME"
+        )
+    return jobs
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    lock = None if arguments.lock is None else read_lock(arguments.lock)
+    target = find_target(arguments.target)
+    platform = target.platform if lock is None else lock.platform
+    image = read_layout(arguments.image, platform)
+    exclude = () if lock is None else tuple(lock.inputs.get("exclude", ()))
+    report = verify(image, lock=lock, exclude=exclude, context=context)
+    context.progress.stage("verify", report.summary)
+    if arguments.json:
+        print_json({"image": image.digest, **report.as_dict()})
+    else:
+        print_findings(report.findings)
+        print(f"{arguments.image}: {image.digest}")
+        print(f"  device checks {report.device}")
+    return _code(report.findings)
+
+
+def _schema(_: argparse.Namespace) -> int:
+    print_json(recipe.schema())
+    return 0
+
+
+_VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "build": _build,
+    "lock": _lock,
+    "audit": _audit,
+    "render": _render,
+    "verify": _verify,
+    "schema": _schema,
+}
+
+
+def _context(arguments: argparse.Namespace) -> Context:
+    return Context(
+        environ=dict(os.environ),
+        cache=arguments.cache or _cache_folder(os.environ),
+        offline=arguments.offline,
+        epoch=_epoch(os.environ),
+        progress=_progress(arguments),
+    )
+
+
+def _cache_folder(environ: Mapping[str, str]) -> Path:
+    """SPARK_BUILD_CACHE, else where the XDG base directory specification has caches."""
+    if named := environ.get("SPARK_BUILD_CACHE"):
+        return Path(named)
+    caches = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(caches) / "spark-build"
+
+
+def _epoch(environ: Mapping[str, str]) -> int:
+    text = environ.get("SOURCE_DATE_EPOCH") or "0"
+    try:
+        epoch = int(text)
+    except ValueError:
+        epoch = -1
+    if not 0 <= epoch < 1 << 33:
+        raise UsageError(f"SOURCE_DATE_EPOCH={text!r}: not a number of seconds since 1970")
+    return epoch
+
+
+def _progress(arguments: argparse.Namespace) -> Progress:
+    if arguments.quiet:
+        return Progress()
+    return TerminalProgress(sys.stderr) if sys.stderr.isatty() else PlainProgress(sys.stderr)
+
+
+def _upgrade(arguments: argparse.Namespace) -> Upgrade:
+    return Upgrade(every=arguments.upgrade, packages=tuple(arguments.upgrade_package))
+
+
+def _code(findings: list[Finding] | tuple[Finding, ...]) -> int:
+    return _EXIT_FINDINGS if worst(findings) is Severity.ERROR else 0

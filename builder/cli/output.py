@@ -1,0 +1,52 @@
+"""How results look on a terminal or in a log; JSON where asked. Decides nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from builder.errors import Finding, Severity
+from builder.pipeline import Outcome
+from builder.progress import format_size
+
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Every finding with its hint, the heaviest first; colours where stdout is a terminal."""
+    order = list(Severity)
+    for finding in sorted(findings, key=lambda item: order.index(item.severity)):
+        severity = _coloured(str(finding.severity), _COLOURS[finding.severity])
+        print(f"{severity}: {finding.rule}: {finding.subject}: {finding.message}")
+        if finding.hint:
+            print(f"  hint: {finding.hint}")
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """The one summary at the end of a build."""
+    image = outcome.built.image
+    name = f"{outcome.job.loaded.recipe.name} for {outcome.job.target.name}"
+    print_findings([*outcome.audit.findings, *outcome.verified.findings])
+    print(f"{name}: {image.digest}")
+    print(f"  {outcome.built.layout}: {len(image.layers)} layers, {format_size(image.size)}")
+    print(
+        f"  audit {_verdict(outcome.audit.findings)}, "
+        f"static checks {_verdict(outcome.verified.findings)}, "
+        f"device checks {outcome.verified.device}"
+    )
+
+
+def _verdict(findings: Iterable[Finding]) -> str:
+    warnings = sum(finding.severity is Severity.WARNING for finding in findings)
+    return "passed" if not warnings else f"passed with {warnings} warnings"
+
+
+def _coloured(text: str, colour: str) -> str:
+    return f"\x1b[1;{colour}m{text}\x1b[0m" if sys.stdout.isatty() else text

@@ -1,0 +1,275 @@
+"""The built-in engine: an image put together from wheels and .debs, with nothing run.
+
+No daemon, no root, no emulation, on any host. The base comes first, then one layer for each large
+wheel and one for all small ones, files of the recipe last. The same lock gives the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import assert_never
+
+from builder.context import Context
+from builder.engines.base import Built
+from builder.engines.config import image_config
+from builder.engines.layers import LayerCache, MadeLayer
+from builder.engines.rootfs import ROOTFS_VERSION, write_rootfs
+from builder.engines.wheel import Entry, Wheel
+from builder.errors import Finding, UsageError
+from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
+from builder.lock.store import Store
+from builder.oci.image import (
+    MAX_LAYERS,
+    Image,
+    LayerBlob,
+    layout_digest,
+    read_layout,
+    verify_blob,
+    write_layout,
+)
+from builder.oci.layer import LayerError, LayerWriter, sort_key
+from builder.plan import CopyFile, InstallWheels, Plan, Symlink, Venv, WriteFile
+from builder.pool import threads
+from builder.progress import Advance
+from builder.scratch import publish, scratch_folder
+
+_LARGE_WHEEL_BYTES = 64 << 20
+_JOBS = 2  # inflating and hashing let go of the interpreter; more threads than that gain little
+_OWN_LAYER_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A layer that we add, its line of history, and how many wheels are in it."""
+
+    layer: MadeLayer
+    history: str
+    wheels: int = 0
+
+
+class Assembler:
+    """The engine; every file that the plan names must be in `store` already."""
+
+    name = "assemble"
+
+    def __init__(self, store: Store, context: Context) -> None:
+        self._store = store
+        self._context = context
+        self._cache = LayerCache(context.cache)
+
+    def missing(self) -> Finding | None:
+        """Nothing beyond Python is needed."""
+        return None
+
+    def build(self, plan: Plan, sources: Path, destination: Path) -> Built:
+        """See `Engine.build`."""
+        base = self._base_image(plan, sources)
+        parts = [*self._debian(plan), *self._wheels(plan), self._own(plan, sources)]
+        _refuse_conflicts(part.layer for part in parts)
+        image = self._image(plan, base, parts)
+        if layout_digest(destination) != image.digest:
+            with scratch_folder(self._context.cache) as folder:
+                write_layout(image, folder / "oci")
+                publish(folder / "oci", destination)
+        written = [part for part in parts if part.layer.written]
+        return Built(
+            image=image,
+            engine=self.name,
+            layout=destination,
+            layers_written=len(written),
+            wheels_read=sum(part.wheels for part in written),
+        )
+
+    def _image(self, plan: Plan, base: Image | None, parts: Sequence[_Part]) -> Image:
+        below: tuple[LayerBlob, ...] = () if base is None else base.layers
+        layers = (*below, *(part.layer.blob for part in parts))
+        if len(layers) > MAX_LAYERS:
+            raise UsageError(
+                f"{plan.name}: {len(layers)} layers, and engines stack {MAX_LAYERS} at most",
+                hint="take a base with fewer layers",
+            )
+        config = image_config(
+            plan,
+            base=None if base is None else base.config,
+            added=[(part.layer.blob.diff_id, part.history) for part in parts],
+            epoch=self._context.epoch,
+        )
+        return Image(config=config, layers=layers)
+
+    def _base_image(self, plan: Plan, sources: Path) -> Image | None:
+        """The layout's image; its layers are checked by digest the first time they are taken."""
+        if not isinstance(plan.base, OciBase):
+            return None
+        image = read_layout(sources / plan.base.path, plan.platform)
+        for layer in image.layers:
+            verify_blob(layer)
+        return image
+
+    def _debian(self, plan: Plan) -> list[_Part]:
+        if not isinstance(plan.base, DebianBase):
+            return []
+        debs = plan.base.debs
+        key = {"rootfs": ROOTFS_VERSION, "debs": [deb.sha256 for deb in debs]}
+        layer = self._cache.layer(key, partial(self._write_debian, debs=debs))
+        return [_Part(layer=layer, history=f"debian {plan.base.suite}, {len(debs)} packages")]
+
+    def _write_debian(self, writer: LayerWriter, debs: Sequence[LockedDeb]) -> Mapping[str, str]:
+        with scratch_folder(self._context.cache) as folder:
+            write_rootfs(writer, [(deb, self._store.get(deb)) for deb in debs], folder)
+        return {}
+
+    def _wheels(self, plan: Plan) -> list[_Part]:
+        """One layer for each large wheel, one for all others; two are made at a time."""
+        groups = wheel_groups(plan)
+        total = sum(wheel.size for group in groups for wheel in group)
+        with (
+            self._context.progress.task("assemble", total) as advance,
+            threads(_JOBS) as pool,
+        ):
+            return list(pool.map(partial(self._wheel_part, plan.venv, advance), groups))
+
+    def _wheel_part(self, venv: Venv, advance: Advance, group: Sequence[LockedWheel]) -> _Part:
+        key = {
+            "wheels": [wheel.sha256 for wheel in group],
+            "prefix": venv.prefix,
+            "python": venv.python,
+            "site": venv.site,
+        }
+        write = partial(self._write_wheels, venv=venv, group=group, advance=advance)
+        names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in group)
+        return _Part(layer=self._cache.layer(key, write), history=names, wheels=len(group))
+
+    def _write_wheels(
+        self, writer: LayerWriter, venv: Venv, group: Sequence[LockedWheel], advance: Advance
+    ) -> Mapping[str, str]:
+        """All entries of a group of wheels as one sorted layer."""
+        with ExitStack() as stack:
+            placed: dict[str, tuple[Wheel, Entry]] = {}
+            for locked in group:
+                wheel = stack.enter_context(Wheel(self._store.get(locked), locked.filename))
+                for entry in wheel.entries(venv):
+                    _place(placed, wheel, entry)
+            prefix = venv.prefix.lstrip("/")
+            folders = _folders(placed, prefix)
+            for path in sorted([*folders, *(f"{prefix}/{name}" for name in placed)], key=sort_key):
+                if path in folders:
+                    writer.directory(path)
+                    continue
+                wheel, entry = placed[path.removeprefix(f"{prefix}/")]
+                wheel.write(entry, writer, path)
+                advance(entry.member.compress_size if entry.member else 0)
+            return {f"{prefix}/{name}": entry.sha256 for name, (_, entry) in placed.items()}
+
+    def _own(self, plan: Plan, sources: Path) -> _Part:
+        """The last layer: what the recipe writes, copies and links, and the venv's own files."""
+        steps = [
+            step for step in (*plan.builder, *plan.runtime) if not isinstance(step, InstallWheels)
+        ]
+        files = {step.path.lstrip("/"): _own_file(step, sources) for step in steps}
+        prefix = plan.venv.prefix.lstrip("/")
+        inside = [
+            path.removeprefix(f"{prefix}/") for path in files if path.startswith(f"{prefix}/")
+        ]
+        key = {
+            "own": _OWN_LAYER_VERSION,
+            "folders": sorted(_folders(inside, prefix)),
+            "files": {path: [file.mode, file.target, file.sha256] for path, file in files.items()},
+        }
+        write = partial(_write_own, files=files, folders=_folders(inside, prefix))
+        return _Part(layer=self._cache.layer(key, write), history=f"files of {plan.name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnFile:
+    """A file's bytes and mode, or a symbolic link's `target`."""
+
+    data: bytes = b""
+    mode: int = 0o644
+    target: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def _own_file(step: WriteFile | Symlink | CopyFile, sources: Path) -> _OwnFile:
+    match step:
+        case WriteFile():
+            return _OwnFile(data=step.text.encode(), mode=step.mode)
+        case Symlink():
+            return _OwnFile(target=step.target)
+        case CopyFile():
+            return _OwnFile(data=_user_file(sources / step.source), mode=step.mode)
+        case _:
+            assert_never(step)
+
+
+def _user_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be copied into the image: {error.strerror}") from None
+
+
+def _write_own(
+    writer: LayerWriter, files: Mapping[str, _OwnFile], folders: Iterable[str]
+) -> Mapping[str, str]:
+    owned = set(folders)
+    for path in sorted([*owned, *files], key=sort_key):
+        if path in owned:
+            writer.directory(path)
+        elif (target := files[path].target) is not None:
+            writer.symlink(path, target)
+        else:
+            writer.file(path, files[path].data, files[path].mode)
+    return {path: file.sha256 for path, file in files.items() if file.target is None}
+
+
+def wheel_groups(plan: Plan) -> list[tuple[LockedWheel, ...]]:
+    """The plan's wheels as they share layers: each large one alone, the small ones together last.
+
+    One layer a large wheel, because images that differ in small packages then share the rest;
+    few layers in all, because NGC's bases bring up to 100 of the 127 that can be stacked.
+    """
+    wheels = [
+        wheel for step in plan.builder if isinstance(step, InstallWheels) for wheel in step.wheels
+    ]
+    large: list[tuple[LockedWheel, ...]] = [
+        (wheel,) for wheel in wheels if wheel.size >= _LARGE_WHEEL_BYTES
+    ]
+    small = tuple(wheel for wheel in wheels if wheel.size < _LARGE_WHEEL_BYTES)
+    return [*large, small] if small else large
+
+
+def _place(placed: dict[str, tuple[Wheel, Entry]], wheel: Wheel, entry: Entry) -> None:
+    """Take an entry up; a path that another wheel has is fine where the bytes are the same."""
+    other = placed.setdefault(entry.path, (wheel, entry))
+    if (other[1].sha256, other[1].mode) != (entry.sha256, entry.mode):
+        raise _conflict(entry.path, f"{other[0].filename} and {wheel.filename}")
+
+
+def _refuse_conflicts(layers: Iterable[MadeLayer]) -> None:
+    """The same, across layers: a later layer must not change what an earlier wheel installed."""
+    seen: dict[str, str] = {}
+    for layer in layers:
+        for path, sha256 in layer.files.items():
+            if seen.setdefault(path, sha256) != sha256:
+                raise _conflict(path, "two of the packages")
+
+
+def _conflict(path: str, owners: str) -> LayerError:
+    return LayerError(
+        f"{path}: {owners} install different files there",
+        hint="one of the packages has to go, or another version of it be taken",
+    )
+
+
+def _folders(names: Iterable[str], prefix: str) -> set[str]:
+    """The venv's folder and every folder below it that `names` (relative to it) need."""
+    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    return {prefix} | {f"{prefix}/{parent}" for parent in parents if parent != "."}

@@ -1,0 +1,100 @@
+"""dpkg's own records, so that `dpkg -l`, `-S` and `-V` work inside and a later install goes on.
+
+The files are those of dpkg 1.18 and later (/var/lib/dpkg, format 1): the status file with every
+field of the packages, one list of files a package, and its control files beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from builder.engines.debian.deb import Deb
+from builder.engines.debian.tree import Tree, merged
+
+_ADMIN = "var/lib/dpkg"
+_FIELD_ORDER = (
+    *("Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size"),
+    *("Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version"),
+    *("Replaces", "Provides", "Depends", "Pre-Depends", "Recommends", "Suggests", "Breaks"),
+    *("Conflicts", "Enhances", "Conffiles", "Description"),
+)
+"""The order of dpkg's lib/dpkg/parse.c; every other field follows in the package's own order."""
+
+_SCRIPTS = frozenset({"preinst", "postinst", "prerm", "postrm", "config"})
+
+
+def install_database(tree: Tree, debs: Sequence[Deb]) -> None:
+    """Record every package as installed and configured."""
+    ordered = sorted(debs, key=lambda deb: deb.name)
+    stanzas = [_stanza(tree, deb) for deb in ordered]
+    tree.put_file(f"{_ADMIN}/status", "".join(stanzas).encode("utf-8", "surrogateescape"))
+    for name in ("lock", "lock-frontend"):
+        tree.put_file(f"{_ADMIN}/{name}", b"", 0o640)
+    tree.put_file(f"{_ADMIN}/info/format", b"1\n")
+    for deb in ordered:
+        _install_info(tree, deb)
+    _install_triggers(tree, ordered)
+
+
+def conffiles(deb: Deb) -> tuple[str, ...]:
+    """The absolute paths of a package's configuration files (deb-conffiles(5))."""
+    lines = deb.control.get("conffiles", b"").decode("utf-8", "surrogateescape").splitlines()
+    return tuple(line.strip() for line in lines if line.startswith("/"))
+
+
+def _stanza(tree: Tree, deb: Deb) -> str:
+    fields = {**deb.fields, "Status": "install ok installed"}
+    hashes = [
+        f"\n {path} {hashlib.md5(tree.read(path) or b'', usedforsecurity=False).hexdigest()}"
+        for path in conffiles(deb)
+    ]
+    if hashes:
+        fields["Conffiles"] = "".join(hashes)
+    rest = [name for name in fields if name not in _FIELD_ORDER]
+    names = [*(name for name in _FIELD_ORDER if name in fields), *rest]
+    lines = (f"{name}:{_value(fields[name])}\n" for name in names)
+    return "".join(lines) + "\n"
+
+
+def _value(value: str) -> str:
+    return value if value.startswith("\n") else f" {value}"
+
+
+def _install_info(tree: Tree, deb: Deb) -> None:
+    """`info/<package>.*`; a package that can stand beside itself has its architecture in it."""
+    same = deb.fields.get("Multi-Arch") == "same"
+    stem = f"{_ADMIN}/info/{deb.name}" + (f":{deb.architecture}" if same else "")
+    for name, data in deb.control.items():
+        tree.put_file(f"{stem}.{name}", data, 0o755 if name in _SCRIPTS else 0o644)
+    tree.put_file(f"{stem}.list", _file_list(tree, deb).encode("utf-8", "surrogateescape"))
+
+
+def _file_list(tree: Tree, deb: Deb) -> str:
+    """What the package brought, in its own spelling; what another replaced is that one's."""
+    lost = tree.lost_by(deb)
+    lines = ["/.", *(f"/{path}" for path, _ in deb.files if merged(path) not in lost)]
+    return "\n".join(lines) + "\n"
+
+
+def _install_triggers(tree: Tree, debs: Iterable[Deb]) -> None:
+    """Who waits for which path or event (deb-triggers(5)), as dpkg indexes it."""
+    paths: list[str] = []
+    events: dict[str, list[str]] = {}
+    for deb in debs:
+        for line in deb.control.get("triggers", b"").decode().splitlines():
+            words = line.partition("#")[0].split()
+            if len(words) != 2 or not words[0].startswith("interest"):
+                continue
+            same = deb.fields.get("Multi-Arch") == "same"
+            who = f"{deb.name}:{deb.architecture}" if same else deb.name
+            waiting = who + ("/noawait" if words[0].endswith("-noawait") else "")
+            if words[1].startswith("/"):
+                paths.append(f"{words[1]} {waiting}\n")
+            else:
+                events.setdefault(words[1], []).append(f"{waiting}\n")
+    tree.put_file(f"{_ADMIN}/triggers/File", "".join(paths).encode())
+    for name, waiting_lines in events.items():
+        tree.put_file(f"{_ADMIN}/triggers/{name}", "".join(waiting_lines).encode())
+    tree.put_file(f"{_ADMIN}/triggers/Unincorp", b"")
+    tree.put_file(f"{_ADMIN}/triggers/Lock", b"", 0o600)

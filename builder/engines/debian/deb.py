@@ -1,0 +1,302 @@
+"""What is in a .deb, read without unpacking it: control files, and an index of its data archive.
+
+The format is deb(5): an ar archive of `debian-binary`, `control.tar.*` and `data.tar.*`, in this
+order. The data archive is decompressed once into a `Spool`, an anonymous file that all packages
+share, and found there again by position; so memory holds an index and no file's content.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import IO, BinaryIO, Self, cast
+
+import zstandard
+
+from builder.errors import ExternalError
+from builder.oci.layer import ROOT, Owner
+
+_AR_MAGIC = b"!<arch>\n"
+_AR_HEADER_BYTES = 60
+_CHUNK_BYTES = 1 << 18
+_CONTROL_MAX_BYTES = 64 << 20
+_BROKEN = (tarfile.TarError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError, EOFError)
+
+
+class Kind(Enum):
+    """What an entry of a file system is; there is nothing else in a package."""
+
+    DIRECTORY = "directory"
+    FILE = "file"
+    SYMLINK = "symlink"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A file's content: `size` bytes of the spool from `offset`.
+
+    Two names with the same span are hard links of each other: every file has a header of its own
+    before it, so even empty files lie at different offsets.
+    """
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One name in a file system: `content` of a file, `target` of a symbolic link.
+
+    `mode` holds permission bits with setuid, setgid and sticky; a link's counts for nothing.
+    """
+
+    kind: Kind
+    mode: int = 0o755
+    owner: Owner = ROOT
+    content: Span | bytes = b""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deb:
+    """One package: what it says about itself, and what it brings.
+
+    `fields` are those of its control file in their order; `control` the other control files by
+    name (`postinst`, `md5sums`, …); `files` the data archive in its order, paths relative to the
+    root (the root itself is left out) exactly as they are shipped.
+    """
+
+    filename: str
+    fields: Mapping[str, str]
+    control: Mapping[str, bytes]
+    files: tuple[tuple[str, Entry], ...]
+
+    @property
+    def name(self) -> str:
+        """The package's name, without architecture."""
+        return self.fields["Package"]
+
+    @property
+    def version(self) -> str:
+        """The package's version, epoch and revision included."""
+        return self.fields["Version"]
+
+    @property
+    def architecture(self) -> str:
+        """Debian's word for its architecture, `all` where it fits every one."""
+        return self.fields["Architecture"]
+
+
+class Spool:
+    """An anonymous file under `workdir` that holds the data archives, decompressed."""
+
+    def __init__(self, workdir: Path) -> None:
+        self._file = cast("BinaryIO", tempfile.TemporaryFile(dir=workdir))  # noqa: SIM115
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def append(self, source: IO[bytes]) -> BinaryIO:
+        """Add all of `source`; returns the spool, positioned where it begins."""
+        start = self._file.seek(0, io.SEEK_END)
+        shutil.copyfileobj(source, self._file, _CHUNK_BYTES)
+        self._file.seek(start)
+        return self._file
+
+    def chunks(self, span: Span) -> Iterator[bytes]:
+        """The content of one file, in pieces of bounded size."""
+        position, end = span.offset, span.offset + span.size
+        while position < end:
+            self._file.seek(position)
+            chunk = self._file.read(min(_CHUNK_BYTES, end - position))
+            position += len(chunk)
+            yield chunk
+
+    def read(self, span: Span, start: int = 0, size: int | None = None) -> bytes:
+        """Part of one file's content; less than `size` bytes only where the file ends."""
+        start = min(start, span.size)
+        left = span.size - start
+        self._file.seek(span.offset + start)
+        return self._file.read(left if size is None else max(0, min(size, left)))
+
+
+def read_deb(path: Path, name: str, spool: Spool) -> Deb:
+    """The package in the file at `path`; `name` is what messages call it.
+
+    Raises ExternalError where the file is not a whole .deb, or holds what a package must not.
+    """
+    try:
+        with path.open("rb") as file:
+            version = _member(file, "debian-binary").read(64)
+            if not version.startswith(b"2."):
+                raise tarfile.ReadError(f"format {version[:16]!r} is not 2.x")
+            control = _read_control(file)
+            files = tuple(_read_data(file, spool))
+            fields = parse_control(control.pop("control").decode("utf-8"))
+            return Deb(filename=name, fields=fields, control=control, files=files)
+    except (*_BROKEN, ValueError, KeyError) as error:
+        raise ExternalError(
+            f"{name}: not a whole Debian package: {error}",
+            hint="run `spark-build clean` and build again, so that it is fetched anew",
+        ) from None
+
+
+def parse_control(text: str) -> dict[str, str]:
+    """The fields of one deb822(5) paragraph; a value keeps its continuation lines as they are.
+
+    Raises ValueError where a line belongs to no field or a mandatory field is absent.
+    """
+    fields: dict[str, str] = {}
+    last = ""
+    for line in text.rstrip("\n").split("\n"):
+        if line[:1] in {" ", "\t"} and last:
+            fields[last] += "\n" + line
+            continue
+        last, colon, value = line.partition(":")
+        if not colon or not last or last in fields or last[0] in " \t":
+            raise ValueError(f"line {line!r} of the control file is no field")
+        fields[last] = value.strip()
+    for mandatory in ("Package", "Version", "Architecture"):
+        if not fields.get(mandatory):
+            raise ValueError(f"the control file has no {mandatory}")
+    return fields
+
+
+def _member(file: BinaryIO, prefix: str) -> _Member:
+    """The next member of the ar archive, whose name must begin with `prefix`.
+
+    Members whose name begins with an underscore are skipped, as deb(5) demands.
+    """
+    if file.tell() == 0 and file.read(len(_AR_MAGIC)) != _AR_MAGIC:
+        raise tarfile.ReadError("no ar archive")
+    while True:
+        header = file.read(_AR_HEADER_BYTES)
+        if len(header) != _AR_HEADER_BYTES or header[58:] != b"`\n":
+            raise tarfile.ReadError(f"it ends before {prefix}")
+        name = header[:16].decode("ascii").rstrip().rstrip("/")
+        size = int(header[48:58].decode("ascii"))
+        if size < 0:
+            raise tarfile.ReadError(f"{name} has a negative size")
+        if name.startswith(prefix):
+            return _Member(file, name, size)
+        if not name.startswith("_"):
+            raise tarfile.ReadError(f"{name} where {prefix} should be")
+        file.seek(size + size % 2, io.SEEK_CUR)
+
+
+class _Member(io.RawIOBase):
+    """A member of an ar archive as a stream that ends where the member does."""
+
+    def __init__(self, file: BinaryIO, name: str, size: int) -> None:
+        super().__init__()
+        self.name = name
+        self._file = file
+        self._left = size
+        self._next = file.tell() + size + size % 2
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left if size is None or size < 0 else min(size, self._left)
+        data = self._file.read(wanted)
+        if len(data) != wanted:
+            raise EOFError(f"it ends inside {self.name}")
+        self._left -= wanted
+        return data
+
+    def skip(self) -> None:
+        """Go to where the next member begins."""
+        self._file.seek(self._next)
+
+
+def _decompressed(member: _Member) -> IO[bytes]:
+    suffix = member.name.rpartition(".")[2]
+    raw = cast("IO[bytes]", member)
+    match suffix:
+        case "tar":
+            return raw
+        case "xz":
+            return cast("IO[bytes]", lzma.LZMAFile(raw))
+        case "gz":
+            return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+        case "bz2":
+            return cast("IO[bytes]", bz2.BZ2File(raw))
+        case "zst":
+            return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(raw))
+    raise tarfile.ReadError(f"{member.name} is compressed in an unknown way")
+
+
+def _read_control(file: BinaryIO) -> dict[str, bytes]:
+    member = _member(file, "control.tar")
+    data = _decompressed(member).read(_CONTROL_MAX_BYTES)
+    member.skip()
+    found: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+        for info in archive:
+            name = info.name.removeprefix("./")
+            if info.isreg() and "/" not in name:
+                content = archive.extractfile(info)
+                found[name] = content.read() if content else b""
+    return found
+
+
+def _read_data(file: BinaryIO, spool: Spool) -> Iterator[tuple[str, Entry]]:
+    source = _decompressed(_member(file, "data.tar"))
+    archive = tarfile.TarFile(
+        fileobj=spool.append(source), encoding="utf-8", errors="surrogateescape"
+    )
+    seen: dict[str, Entry] = {}
+    for info in archive:
+        path = _clean_path(info.name)
+        if path == "":
+            continue
+        entry = _entry(info, seen)
+        seen[path] = entry
+        yield path, entry
+
+
+def _entry(info: tarfile.TarInfo, seen: Mapping[str, Entry]) -> Entry:
+    mode, owner = info.mode & 0o7777, (info.uid, info.gid)
+    if info.isdir():
+        return Entry(kind=Kind.DIRECTORY, mode=mode, owner=owner)
+    if info.issym():
+        return Entry(kind=Kind.SYMLINK, mode=0o777, target=info.linkname)
+    if info.islnk():
+        linked = seen.get(_clean_path(info.linkname))
+        if linked is None or linked.kind is not Kind.FILE:
+            raise tarfile.ReadError(f"{info.name} is a hard link to nothing before it")
+        return linked
+    if info.isreg() and not info.issparse():
+        content = Span(info.offset_data, info.size)
+        return Entry(kind=Kind.FILE, mode=mode, owner=owner, content=content)
+    raise tarfile.ReadError(f"{info.name} is neither a file, a folder nor a link")
+
+
+def _clean_path(name: str) -> str:
+    """`name` relative to the root and without a slash at its end; nothing may climb out."""
+    path = name.removeprefix("./").strip("/")
+    if path == ".":
+        return ""
+    if path and any(part in {"", ".", ".."} for part in path.split("/")):
+        raise tarfile.ReadError(f"the path {name!r} is not a clean one")
+    return path

@@ -1,0 +1,76 @@
+"""Layers by key: made once, shared by every image that has the same one.
+
+The key says everything that the layer's bytes depend on, so a layer that is here is never made
+again. Blobs lie in `blobs/sha256/` under the cache, what is known of each in `layers/<key>.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.oci.image import LAYER_GZIP, LayerBlob, canonical_json
+from builder.oci.layer import LAYOUT_VERSION, LayerDigest, LayerWriter
+from builder.scratch import publish, scratch_folder, write_whole
+
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeLayer:
+    """A layer in the cache, the sha256 (hex) of each file in it, and whether it is new."""
+
+    blob: LayerBlob
+    files: Mapping[str, str]
+    written: bool
+
+
+class LayerCache:
+    """The layers under `cache`."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+
+    def layer(
+        self, key: Mapping[str, Any], write: Callable[[LayerWriter], Mapping[str, str]]
+    ) -> MadeLayer:
+        """The layer for `key`; `write` makes it where it is not here, and returns its files."""
+        name = hashlib.sha256(canonical_json({"layout": LAYOUT_VERSION, **key})).hexdigest()
+        record = self._cache / "layers" / f"{name}.json"
+        return self._find(record) or self._make(record, write)
+
+    def _find(self, record: Path) -> MadeLayer | None:
+        try:
+            known = json.loads(record.read_bytes())
+            blob = self._blob(LayerDigest(**known["digest"]))
+            whole = blob.path.stat().st_size == blob.size
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return MadeLayer(blob=blob, files=known["files"], written=False) if whole else None
+
+    def _make(self, record: Path, write: Callable[[LayerWriter], Mapping[str, str]]) -> MadeLayer:
+        with scratch_folder(self._cache) as folder:
+            temporary = folder / "layer"
+            with temporary.open("wb", buffering=_BUFFER_BYTES) as file:
+                writer = LayerWriter(file)
+                files = write(writer)
+                digest = writer.close()
+            blob = self._blob(digest)
+            temporary.chmod(0o444)
+            publish(temporary, blob.path)
+        known = {"digest": asdict(digest), "files": dict(files)}
+        write_whole(record, canonical_json(known), self._cache)
+        return MadeLayer(blob=blob, files=files, written=True)
+
+    def _blob(self, digest: LayerDigest) -> LayerBlob:
+        return LayerBlob(
+            digest=digest.digest,
+            diff_id=digest.diff_id,
+            size=digest.size,
+            media_type=LAYER_GZIP,
+            path=self._cache / "blobs" / "sha256" / digest.digest.removeprefix("sha256:"),
+        )

@@ -1,0 +1,79 @@
+"""What a base image in a local OCI layout has: its digest, its Python, its glibc.
+
+Its layers are read as they lie there; nothing of the image is run.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO
+
+from builder.errors import LockError
+from builder.oci.image import Image
+from builder.oci.reader import open_members
+
+_PYTHON = re.compile(r"(usr/local/bin|usr/bin)/python(3\.\d+)")
+_LIBC = "libc.so.6"
+_GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=\0)")
+_WHITEOUT = ".wh."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFacts:
+    """`python` is X.Y, None where the base has none; `interpreter` its path; `glibc` is 2.N."""
+
+    python: str | None
+    interpreter: str | None
+    glibc: str
+
+
+def inspect_base(image: Image) -> BaseFacts:
+    """Read the layers of `image` from the lowest up; raises LockError where there is no glibc."""
+    pythons: set[str] = set()
+    glibc = None
+    for layer in image.layers:
+        with open_members(layer.path) as members:
+            for member, content in members:
+                path = member.name.removeprefix("./").lstrip("/")
+                _note_python(path, member, pythons)
+                if PurePosixPath(path).name == _LIBC and content is not None:
+                    glibc = _newest_version(content)
+    if glibc is None:
+        raise LockError(
+            "the base has no libc.so.6 of GNU's, which manylinux wheels need (PEP 600)",
+            hint="take a base with glibc, such as Debian or Ubuntu",
+        )
+    return _facts(pythons, glibc)
+
+
+def _note_python(path: str, member: tarfile.TarInfo, pythons: set[str]) -> None:
+    if _PYTHON.fullmatch(path) and (member.isreg() or member.issym()):
+        pythons.add(f"/{path}")
+    folder, _, name = path.rpartition("/")
+    if name.startswith(_WHITEOUT):
+        pythons.discard(f"/{folder}/{name.removeprefix(_WHITEOUT)}")
+
+
+def _newest_version(content: IO[bytes]) -> str | None:
+    """2.N out of the version names that the library defines (`GLIBC_2.41`)."""
+    found = [int(minor) for minor in _GLIBC.findall(content.read())]
+    return f"2.{max(found)}" if found else None
+
+
+def _facts(pythons: Iterable[str], glibc: str) -> BaseFacts:
+    """/usr/local goes before /usr, as it does on PATH; then the newest."""
+    found = [(path, _version(path)) for path in pythons]
+    found.sort(key=lambda item: (item[0].startswith("/usr/local/"), item[1]))
+    if not found:
+        return BaseFacts(python=None, interpreter=None, glibc=glibc)
+    path, version = found[-1]
+    return BaseFacts(python=f"{version[0]}.{version[1]}", interpreter=path, glibc=glibc)
+
+
+def _version(path: str) -> tuple[int, int]:
+    major, minor = path.rpartition("python")[2].split(".")
+    return int(major), int(minor)

@@ -1,0 +1,216 @@
+"""READ FIRST: the whole way from a recipe to a proven image, as one page of calls.
+
+    recipe ─ lock ─▶ Lock ─ audit ─▶ Report
+                      │
+                      ▼ plan ─▶ Plan ─ render ─▶ Containerfile, image.def
+                                 │
+                                 ▼ engine ─▶ Built ─ verify ─▶ VerifyReport
+
+Stages hand on frozen values and never reach back. Everything that a build leaves lies in one
+folder; each file appears there whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder import audit as audits
+from builder import render
+from builder.context import Context
+from builder.engines.assemble import Assembler
+from builder.engines.base import Built, Engine
+from builder.errors import Finding, FindingsError, RecipeError, Severity, UsageError
+from builder.http import Http
+from builder.lock import KEEP, Locked, Upgrade, lock_recipe
+from builder.lock.model import DebianBase, Lock, LockedFile
+from builder.lock.store import Store
+from builder.plan import Plan, make_plan
+from builder.progress import format_size
+from builder.recipe import LoadedRecipe, load_recipe, unsupported
+from builder.scratch import write_whole
+from builder.targets import Target, find_target
+from builder.verify import VerifyReport, verify
+
+__all__ = ["Job", "Outcome", "build", "jobs", "lock", "plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One image to make: a recipe for one of its targets, and the folder that it goes to."""
+
+    loaded: LoadedRecipe
+    target: Target
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a build made, stage by stage."""
+
+    job: Job
+    locked: Locked
+    audit: audits.Report
+    built: Built
+    verified: VerifyReport
+
+    def as_dict(self) -> dict[str, object]:
+        """The outcome as JSON-ready values; the reports themselves are in the build folder."""
+        return {
+            "name": self.job.loaded.recipe.name,
+            "target": self.job.target.name,
+            "folder": str(self.job.folder),
+            "lock": {"path": str(self.locked.path), "written": self.locked.written},
+            "audit": _counts(self.audit.findings),
+            "image": {
+                "digest": self.built.image.digest,
+                "size_bytes": self.built.image.size,
+                "layers": len(self.built.image.layers),
+                "layers_written": self.built.layers_written,
+                "wheels_read": self.built.wheels_read,
+                "engine": self.built.engine,
+                "layout": str(self.built.layout),
+            },
+            "verify": {**_counts(self.verified.findings), "device": self.verified.device},
+        }
+
+
+def jobs(recipe: Path, *, only: str | None, folder: Path) -> list[Job]:
+    """The recipe in the file `recipe` for each of its targets, or for `only` one of them.
+
+    Raises RecipeError where it cannot be read or asks for what this version cannot do.
+    """
+    loaded = load_recipe(recipe)
+    if problems := unsupported(loaded):
+        raise RecipeError(problems)
+    named = loaded.recipe.targets
+    if only is not None and only not in named:
+        find_target(only)
+        raise UsageError(
+            f"{recipe}: target: the recipe is for {', '.join(named)}, not for {only}",
+            hint=f"add {only} to its targets",
+        )
+    own = folder / loaded.recipe.name
+    return [
+        Job(loaded=loaded, target=find_target(name), folder=own if len(named) == 1 else own / name)
+        for name in named
+        if only in (None, name)
+    ]
+
+
+def lock(
+    job: Job, *, context: Context, http: Http, upgrade: Upgrade = KEEP, frozen: bool = False
+) -> Locked:
+    """The first stage: see `lock_recipe`."""
+    locked = lock_recipe(
+        job.loaded, job.target, context=context, http=http, upgrade=upgrade, frozen=frozen
+    )
+    state = "resolved" if locked.written else "up to date"
+    context.progress.stage("lock", f"{_contents(locked.lock)}, {state}: {locked.path}")
+    return locked
+
+
+def audit(job: Job, lock: Lock, *, context: Context, http: Http, deep: bool) -> audits.Report:
+    """The second stage: what the lock will do on the target, before anything is fetched."""
+    report = audits.audit(
+        lock,
+        cuda_major=job.target.cuda.major,
+        exclude=job.loaded.recipe.exclude,
+        http=http,
+        store=Store(context.cache),
+        context=context,
+        deep=deep,
+    )
+    context.progress.stage("audit", report.summary)
+    return report
+
+
+def plan(job: Job, lock: Lock) -> Plan:
+    """The third stage: every step and file of the image."""
+    return make_plan(job.loaded.recipe, lock)
+
+
+def build(
+    job: Job,
+    *,
+    context: Context,
+    upgrade: Upgrade = KEEP,
+    frozen: bool = False,
+    deep: bool = False,
+) -> Outcome:
+    """Every stage. Raises FindingsError where the audit or the verification finds an error."""
+    with Http(context.environ, offline=context.offline) as http:
+        locked = lock(job, context=context, http=http, upgrade=upgrade, frozen=frozen)
+        report = audit(job, locked.lock, context=context, http=http, deep=deep)
+        _write_json(job, "audit.json", report.as_dict(), context)
+        _stop_on_errors(report.findings, f"the audit of {locked.path} found", "nothing was built")
+        image_plan = plan(job, locked.lock)
+        _render(job, image_plan, locked, context)
+        store = Store(context.cache)
+        fetched = store.fetch(_files(locked.lock), http, context.progress, "fetch")
+        context.progress.stage("fetch", f"{format_size(fetched)} over the network")
+    built = _assemble(job, image_plan, Assembler(store, context), context)
+    verified = _verify(job, locked.lock, built, context)
+    return Outcome(job=job, locked=locked, audit=report, built=built, verified=verified)
+
+
+def _render(job: Job, image_plan: Plan, locked: Locked, context: Context) -> None:
+    texts = {
+        "Containerfile": render.containerfile(image_plan),
+        "image.def": render.apptainer(image_plan),
+        locked.lock.filename: locked.lock.to_toml(),
+    }
+    for name, text in texts.items():
+        write_whole(job.folder / name, text.encode(), context.cache)
+    context.progress.stage("render", ", ".join(texts))
+
+
+def _assemble(job: Job, image_plan: Plan, engine: Engine, context: Context) -> Built:
+    built = engine.build(image_plan, job.loaded.folder, job.folder / "oci")
+    layers = f"{len(built.image.layers)} layers, {built.layers_written} new"
+    context.progress.stage("build", f"{layers}, {format_size(built.image.size)}")
+    return built
+
+
+def _verify(job: Job, lock: Lock, built: Built, context: Context) -> VerifyReport:
+    report = verify(built.image, lock=lock, exclude=job.loaded.recipe.exclude, context=context)
+    _write_json(job, "verify.json", {"image": built.image.digest, **report.as_dict()}, context)
+    context.progress.stage("verify", report.summary)
+    _stop_on_errors(report.findings, f"the verification of {built.layout} found", None)
+    return report
+
+
+def _files(lock: Lock) -> list[LockedFile]:
+    debs = lock.base.debs if isinstance(lock.base, DebianBase) else ()
+    return [*debs, *lock.wheels]
+
+
+def _contents(lock: Lock) -> str:
+    wheels = f"{len(lock.wheels)} wheels"
+    return f"{wheels}, {len(lock.base.debs)} debs" if isinstance(lock.base, DebianBase) else wheels
+
+
+def _write_json(job: Job, name: str, value: dict[str, Any], context: Context) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_whole(job.folder / name, text.encode(), context.cache)
+
+
+def _stop_on_errors(findings: Sequence[Finding], what: str, so: str | None) -> None:
+    errors = list(_errors(findings))
+    if errors:
+        number = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        raise FindingsError(f"{what} {number}" + (f"; {so}" if so else ""), findings)
+
+
+def _errors(findings: Sequence[Finding]) -> Iterator[Finding]:
+    return (finding for finding in findings if finding.severity is Severity.ERROR)
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, object]:
+    return {
+        "errors": len(list(_errors(findings))),
+        "findings": [finding.as_dict() for finding in findings],
+    }
