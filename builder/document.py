@@ -132,7 +132,7 @@ def validate(model: type[_Model], document: Document) -> _Model:
     except ValidationError as error:
         for details in error.errors(include_url=False):
             at = _place(document.value, details)
-            if not any(at[: len(place)] == place for place in empty):
+            if not any(at[: len(place)] == place for place in empty) and not _echo(details):
                 problems += _explain(model, document, at, details)
     if problems:
         raise RecipeError(sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0))
@@ -251,7 +251,7 @@ class _Composer:
         except yaml.YAMLError as error:
             raise RecipeError([_syntax_problem(self._path, self._text, error)]) from None
         except (ValueError, OverflowError):  # such as the escape "\UFFFFFFFF"
-            raise _refusal(self._path, "holds an escape that is no character") from None
+            raise _refusal(self._path, "holds a number or an escape that cannot be read") from None
 
     def _node(self, event: Any, at: Where) -> _Node:
         self._count += 1
@@ -425,6 +425,11 @@ def _place(value: Any, details: ErrorDetails) -> Where:
         if holds and isinstance(value, dict | list):
             place, value = (*place, part), value[cast("Any", part)]
     return (*place, details["loc"][-1]) if details["type"] == "missing" else place
+
+
+def _echo(details: ErrorDetails) -> bool:
+    """Whether a list is called too short only because items of it are wrong themselves."""
+    return details["type"] == "too_short" and len(details["input"]) > 0
 
 
 def _explain(

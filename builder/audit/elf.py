@@ -115,6 +115,15 @@ def read_prefix(data: bytes) -> ElfFacts:
     return ElfFacts(known=Known.UNKNOWN, machine=elf.machine, bits=elf.bits)
 
 
+def dynamic_span(data: bytes) -> tuple[int, int] | None:
+    """Where in the file the dynamic section lies, (offset, size in bytes), by its first bytes.
+
+    None for a static file. Raises ElfError where `data` does not hold the program headers.
+    """
+    segments = _Elf(BytesIO(data)).segments()
+    return next(((s.offset, s.size) for s in segments if s.kind == _PT_DYNAMIC), None)
+
+
 def elf_hash(name: str) -> int:
     """The hash that version tables use (System V ABI, chapter 5, "Hash Table")."""
     return _hash(name.encode())

@@ -26,6 +26,16 @@ class Allowed:
     what: str
     allowance: Allowance
 
+    def as_dict(self) -> dict[str, object]:
+        """JSON-ready values, in a fixed key order."""
+        return {
+            "rule": self.rule,
+            "subject": self.subject,
+            "what": self.what,
+            "reason": self.allowance.reason,
+            "source": self.allowance.source,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

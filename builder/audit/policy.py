@@ -81,11 +81,15 @@ class Allowance(_Model):
     reason: Text
     source: str
 
-    def covers(self, rule: str, *, package: str, path: str, library: str) -> bool:
-        """Whether this lets `library`, needed by the file `path` of `package`, pass `rule`."""
+    def covers(self, rule: str, *, package: str | None, path: str, library: str) -> bool:
+        """Whether this lets `library`, needed by the file `path` of `package`, pass `rule`.
+
+        Where the package is not known (None), the path alone must say which one is meant.
+        """
+        known = self.path != "*" if package is None else fnmatchcase(package, self.package)
         return (
-            rule in self.rules
-            and fnmatchcase(package, self.package)
+            known
+            and rule in self.rules
             and _matches(path, self.path)
             and _matches(library, self.library)
         )
@@ -146,7 +150,7 @@ class Policy(_Model):
         )
 
     def allowance(
-        self, rule: str, *, package: str = "", path: str = "", library: str = ""
+        self, rule: str, *, package: str | None, path: str = "", library: str = ""
     ) -> Allowance | None:
         """The first allowance that covers a case; None where it is a finding."""
         return next(

@@ -17,8 +17,8 @@ from typing import assert_never
 from builder.context import Context
 from builder.engines.base import Built
 from builder.engines.config import image_config
+from builder.engines.debian.rootfs import layout_key, write_rootfs
 from builder.engines.layers import LayerCache, MadeLayer
-from builder.engines.rootfs import ROOTFS_VERSION, write_rootfs
 from builder.engines.wheel import Entry, Wheel
 from builder.errors import Finding, UsageError
 from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
@@ -114,7 +114,7 @@ class Assembler:
         if not isinstance(plan.base, DebianBase):
             return []
         debs = plan.base.debs
-        key = {"rootfs": ROOTFS_VERSION, "debs": [deb.sha256 for deb in debs]}
+        key = {"rootfs": layout_key(), "debs": [deb.sha256 for deb in debs]}
         layer = self._cache.layer(key, partial(self._write_debian, debs=debs))
         return [_Part(layer=layer, history=f"debian {plan.base.suite}, {len(debs)} packages")]
 
@@ -140,12 +140,12 @@ class Assembler:
             "python": venv.python,
             "site": venv.site,
         }
-        write = partial(self._write_wheels, venv=venv, group=group, advance=advance)
+        write = partial(self._write_wheels, venv=venv, group=group)
         names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in group)
-        return _Part(layer=self._cache.layer(key, write), history=names, wheels=len(group))
+        return _Part(layer=self._cache.layer(key, write, advance), history=names, wheels=len(group))
 
     def _write_wheels(
-        self, writer: LayerWriter, venv: Venv, group: Sequence[LockedWheel], advance: Advance
+        self, writer: LayerWriter, venv: Venv, group: Sequence[LockedWheel]
     ) -> Mapping[str, str]:
         """All entries of a group of wheels as one sorted layer."""
         with ExitStack() as stack:
@@ -162,7 +162,6 @@ class Assembler:
                     continue
                 wheel, entry = placed[path.removeprefix(f"{prefix}/")]
                 wheel.write(entry, writer, path)
-                advance(entry.member.compress_size if entry.member else 0)
             return {f"{prefix}/{name}": entry.sha256 for name, (_, entry) in placed.items()}
 
     def _own(self, plan: Plan, sources: Path) -> _Part:

@@ -15,6 +15,7 @@ from typing import Any
 
 from builder.oci.image import LAYER_GZIP, LayerBlob, canonical_json
 from builder.oci.layer import LAYOUT_VERSION, LayerDigest, LayerWriter
+from builder.progress import Advance
 from builder.scratch import publish, scratch_folder, write_whole
 
 _BUFFER_BYTES = 1 << 20
@@ -36,12 +37,18 @@ class LayerCache:
         self._cache = cache
 
     def layer(
-        self, key: Mapping[str, Any], write: Callable[[LayerWriter], Mapping[str, str]]
+        self,
+        key: Mapping[str, Any],
+        write: Callable[[LayerWriter], Mapping[str, str]],
+        written: Advance = lambda size_bytes: None,
     ) -> MadeLayer:
-        """The layer for `key`; `write` makes it where it is not here, and returns its files."""
+        """The layer for `key`; `write` makes it where it is not here, and returns its files.
+
+        `written` is told of the bytes of a layer that is made.
+        """
         name = hashlib.sha256(canonical_json({"layout": LAYOUT_VERSION, **key})).hexdigest()
         record = self._cache / "layers" / f"{name}.json"
-        return self._find(record) or self._make(record, write)
+        return self._find(record) or self._make(record, write, written)
 
     def _find(self, record: Path) -> MadeLayer | None:
         try:
@@ -52,11 +59,16 @@ class LayerCache:
             return None
         return MadeLayer(blob=blob, files=known["files"], written=False) if whole else None
 
-    def _make(self, record: Path, write: Callable[[LayerWriter], Mapping[str, str]]) -> MadeLayer:
+    def _make(
+        self,
+        record: Path,
+        write: Callable[[LayerWriter], Mapping[str, str]],
+        written: Advance,
+    ) -> MadeLayer:
         with scratch_folder(self._cache) as folder:
             temporary = folder / "layer"
             with temporary.open("wb", buffering=_BUFFER_BYTES) as file:
-                writer = LayerWriter(file)
+                writer = LayerWriter(file, written)
                 files = write(writer)
                 digest = writer.close()
             blob = self._blob(digest)

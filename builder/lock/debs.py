@@ -3,7 +3,8 @@
 The host's apt resolves in a private root, as mmdebstrap has it do: its own configuration, sources,
 lists and an empty dpkg status, so neither the packages nor the settings of the host count. Only
 what is needed to get out passes: proxies, certificates, for a mirror that asks for them the
-credentials in the caller's netrc, and whether the host takes a frozen mirror's old lists. Nothing is downloaded but the indices, nothing is installed.
+credentials in the caller's netrc, and whether the host takes a frozen mirror's old lists. Nothing
+but the indices is downloaded, and nothing is installed.
 
 Where the packages come from, the first that is there:
 
@@ -360,7 +361,7 @@ class _PrivateApt:
         done = self._apt("install", "-q", "--yes", "--print-uris", *packages)
         # Where no package has a name, apt takes it for a pattern and says so only in a note.
         guessed = re.search(
-            r"^Note, selecting .* for (?:regex|glob|task) '(.+)'", done.stdout, re.M
+            r"^Note, selecting .* for (?:regex|glob|task) '(.+)'", done.stdout, re.MULTILINE
         )
         if guessed:
             raise LockError(f"{suite} has no package {guessed[1]}")
@@ -415,7 +416,7 @@ def _unreadable(main: Source, absent: set[str], done: Completed) -> BuilderError
 
 
 def _unsatisfied(suite: str, done: Completed) -> LockError:
-    """apt's own explanation: the indented lines on stdout, and its errors."""
+    """Apt's own explanation: the indented lines on stdout, and its errors."""
     unmet = [line for line in done.stdout.splitlines() if line.startswith(" ") and ": " in line]
     return LockError(
         f"{suite} cannot give these packages:\n" + "\n".join([*unmet, _tail(done)]),

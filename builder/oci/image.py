@@ -184,6 +184,7 @@ def _index(image: Image) -> dict[str, Any]:
         "digest": digest_of(manifest),
         "size": len(manifest),
         "platform": image.platform,
+        "annotations": {"org.opencontainers.image.ref.name": "latest"},  # what umoci asks for
     }
     return {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
 

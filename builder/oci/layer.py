@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from builder.errors import BuilderError
+from builder.progress import Advance
 
 LAYOUT_VERSION = 1
 """Goes up whenever the same entries would give other bytes: it is part of every cache key."""
@@ -65,12 +66,14 @@ class Deflated:
 class LayerWriter:
     """Writes entries in ascending path order and says, at the end, what the layer's digests are.
 
+    `written` is told of the blob's bytes as they come, for a progress bar.
     Paths are relative, with `/` between parts and none at the end. A path that does not come
     after the last one is refused, so a layer is sorted and free of duplicates by construction.
     """
 
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: BinaryIO, written: Advance = lambda size_bytes: None) -> None:
         self._out = out
+        self._written = written
         self._tar_hash = hashlib.sha256()
         self._blob_hash = hashlib.sha256()
         self._blob_size = 0
@@ -86,9 +89,12 @@ class LayerWriter:
         """A symbolic link, with the mode that Linux shows for one."""
         self._header(path, tarfile.SYMTYPE, 0o777, link=target)
 
-    def hardlink(self, path: str, target: str) -> None:
-        """A second name of the file `target`, which stands earlier in this layer."""
-        self._header(path, tarfile.LNKTYPE, 0o644, link=target)
+    def hardlink(self, path: str, target: str, mode: int = 0o644, owner: Owner = ROOT) -> None:
+        """A second name of the file `target`, which stands earlier in this layer.
+
+        `mode` and `owner` must be the file's: extractors set what the last header says.
+        """
+        self._header(path, tarfile.LNKTYPE, mode, link=target, owner=owner)
 
     def file(self, path: str, data: bytes, mode: int = 0o644, owner: Owner = ROOT) -> None:
         """A regular file out of memory."""
@@ -208,6 +214,7 @@ class LayerWriter:
         self._out.write(data)
         self._blob_hash.update(data)
         self._blob_size += len(data)
+        self._written(len(data))
 
 
 def _inflate(inflater: zlib._Decompress, data: bytes, path: str) -> Iterator[bytes]:

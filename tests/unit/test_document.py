@@ -118,7 +118,7 @@ BROKEN = [
     ('a: 1\nb: ["\\u0007"]\n', 2, "b[0]", "holds the control character U+0007"),
     ('a: 1\n"\\u0007": b\n', 2, "?", "holds the control character U+0007"),
     ('a: "\\uD800"\n', 1, "a", "holds the control character U+D800"),
-    ('a: "\\UFFFFFFFF"\n', None, None, "holds an escape that is no character"),
+    ('a: "\\UFFFFFFFF"\n', None, None, "holds a number or an escape that cannot be read"),
     ("a:\n\t- b\n", 2, None, "is not valid YAML"),
     ("a: [1, 2\n", 2, None, "is not valid YAML"),
     ("a: b: c\n", 1, None, "is not valid YAML: mapping values are not allowed here"),

@@ -7,7 +7,7 @@ field of the packages, one list of files a package, and its control files beside
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from builder.engines.debian.deb import Deb
 from builder.engines.debian.tree import Tree, merged
@@ -37,24 +37,29 @@ def install_database(tree: Tree, debs: Sequence[Deb]) -> None:
     _install_triggers(tree, ordered)
 
 
-def conffiles(deb: Deb) -> tuple[str, ...]:
-    """The absolute paths of a package's configuration files (deb-conffiles(5))."""
+def conffiles(deb: Deb) -> Iterator[tuple[str, bool]]:
+    """A package's configuration files, and whether one is only to be removed (deb-conffiles(5))."""
     lines = deb.control.get("conffiles", b"").decode("utf-8", "surrogateescape").splitlines()
-    return tuple(line.strip() for line in lines if line.startswith("/"))
+    for line in lines:
+        flag, slash, path = line.strip().partition("/")
+        if slash:
+            yield f"/{path}", flag.strip() == "remove-on-upgrade"
 
 
 def _stanza(tree: Tree, deb: Deb) -> str:
     fields = {**deb.fields, "Status": "install ok installed"}
-    hashes = [
-        f"\n {path} {hashlib.md5(tree.read(path) or b'', usedforsecurity=False).hexdigest()}"
-        for path in conffiles(deb)
-    ]
-    if hashes:
-        fields["Conffiles"] = "".join(hashes)
+    lines = [f"\n {path} {_conffile_state(tree, path, gone)}" for path, gone in conffiles(deb)]
+    if lines:
+        fields["Conffiles"] = "".join(lines)
     rest = [name for name in fields if name not in _FIELD_ORDER]
     names = [*(name for name in _FIELD_ORDER if name in fields), *rest]
-    lines = (f"{name}:{_value(fields[name])}\n" for name in names)
-    return "".join(lines) + "\n"
+    return "".join(f"{name}:{_value(fields[name])}\n" for name in names) + "\n"
+
+
+def _conffile_state(tree: Tree, path: str, gone: bool) -> str:  # noqa: FBT001
+    if gone:
+        return "newconffile remove-on-upgrade"
+    return hashlib.md5(tree.read(path) or b"", usedforsecurity=False).hexdigest()
 
 
 def _value(value: str) -> str:

@@ -174,7 +174,7 @@ def parse_control(text: str) -> dict[str, str]:
         last, colon, value = line.partition(":")
         if not colon or not last or last in fields or last[0] in " \t":
             raise ValueError(f"line {line!r} of the control file is no field")
-        fields[last] = value.strip()
+        fields[last] = value.lstrip(" \t")
     for mandatory in ("Package", "Version", "Architecture"):
         if not fields.get(mandatory):
             raise ValueError(f"the control file has no {mandatory}")
@@ -217,7 +217,7 @@ class _Member(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size is None or size < 0 else min(size, self._left)
+        wanted = self._left if size < 0 else min(size, self._left)
         data = self._file.read(wanted)
         if len(data) != wanted:
             raise EOFError(f"it ends inside {self.name}")

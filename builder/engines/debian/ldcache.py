@@ -204,11 +204,13 @@ def _is_own_link(name: str, soname: str) -> bool:
 def _prefer(found: dict[str, _Library], soname: str, library: _Library) -> None:
     """Of two files with one SONAME, a file goes before a link, then the higher name."""
     there = found.get(soname)
-    if there is None:
-        found[soname] = library
-    elif (there.is_link and not library.is_link) or (
-        there.is_link == library.is_link
-        and library_key(there.filename) < library_key(library.filename)
+    if (
+        there is None
+        or (there.is_link and not library.is_link)
+        or (
+            there.is_link == library.is_link
+            and library_key(there.filename) < library_key(library.filename)
+        )
     ):
         found[soname] = library
 

@@ -18,7 +18,7 @@ _BLOCK = re.compile(
 )
 _WORDS = r"(?:configure|install|upgrade|triggered|failed-upgrade|abort-[a-z]+)"
 _ACTION = r"""["']?\$\{?1\}?["']?"""
-_TEST = rf"""\[ {_ACTION} ==? ["']?{_WORDS}["']? \]"""
+_TEST = rf"""\[\ {_ACTION}\ ==?\ ["']?{_WORDS}["']?\ \]"""
 _FRAME = re.compile(
     rf"""
       set\ [+-][a-z]+ | exit\ [01] | : | true | fi | esac | ;; | umask\ 0?22

@@ -144,7 +144,7 @@ class Tree:
                 case Kind.FILE, bytes(data):
                     writer.file(path, data, entry.mode, entry.owner)
                 case Kind.FILE, Span() as span if span.offset in first:
-                    writer.hardlink(path, first[span.offset])
+                    writer.hardlink(path, first[span.offset], entry.mode, entry.owner)
                 case Kind.FILE, Span() as span:
                     first[span.offset] = path
                     chunks = self._spool.chunks(span)

@@ -1,0 +1,131 @@
+"""Check an image without running it: is everything there that it needs, and nothing else?
+
+    verify(image, ...)  facts of every layer, cached by digest, and one verdict over them
+
+This is the static half. Whether the image works on a GPU it cannot say, so `device` is `pending`
+in every report that it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from builder.audit.judge import Allowed, count_findings
+from builder.audit.policy import load_policy
+from builder.context import Context
+from builder.errors import Finding, Severity, worst
+from builder.lock.model import Lock
+from builder.oci.image import Image
+from builder.targets import find_target
+from builder.verify.judge import Expected, judge
+from builder.verify.loader import Loader
+from builder.verify.static import read_layers
+from builder.verify.tree import Tree
+
+__all__ = ["VerifyReport", "verify"]
+
+FORMAT = 1
+"""The version of `VerifyReport.as_dict`; goes up when a key changes its meaning or goes away."""
+
+PREFIX = "/opt/venv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What the static checks found.
+
+    `driver_libraries` are those that only the NVIDIA driver brings; `unknown` are paths of ELF
+    files that could not be read; `counts` are explained at `judge.Verdict`.
+    """
+
+    platform: str
+    findings: tuple[Finding, ...]
+    allowed: tuple[Allowed, ...]
+    driver_libraries: tuple[str, ...]
+    unknown: tuple[str, ...]
+    counts: Mapping[str, int]
+    device: Literal["pending"] = "pending"
+
+    @property
+    def passed(self) -> bool:
+        """Whether the static checks found no error; this says nothing about the device."""
+        return worst(self.findings) is not Severity.ERROR
+
+    @property
+    def summary(self) -> str:
+        """One line: what was found, in how much, and that no GPU was asked."""
+        found = count_findings(self.findings)
+        counts = self.counts
+        return (
+            f"static: {found} in {counts['elf']} binaries, {counts['needed']} libraries needed, "
+            f"{counts['unmet']} unmet; device: {self.device}"
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as JSON-ready values.
+
+        Top level: `format`, `platform`, `static` (`passed` or `failed`), `device` (`pending`),
+        `findings`, `allowed`, `driver_libraries`, `unknown` and `counts`.
+        """
+        return {
+            "format": FORMAT,
+            "platform": self.platform,
+            "static": "passed" if self.passed else "failed",
+            "device": self.device,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "allowed": [allowed.as_dict() for allowed in self.allowed],
+            "driver_libraries": list(self.driver_libraries),
+            "unknown": list(self.unknown),
+            "counts": dict(self.counts),
+        }
+
+
+def verify(
+    image: Image,
+    *,
+    context: Context,
+    lock: Lock | None = None,
+    cuda_major: int | None = None,
+    exclude: Sequence[str] = (),
+    prefix: str = PREFIX,
+) -> VerifyReport:
+    """Judge `image` by its layers.
+
+    With a `lock` the distributions under `prefix` are compared with it, and its target says which
+    CUDA the image is for, unless `cuda_major` does. Raises ExternalError for a broken layer.
+    """
+    if cuda_major is None and lock is not None:
+        cuda_major = find_target(lock.target).cuda.major
+    policy = load_policy()
+    platform = f"{image.platform.get('os')}/{image.platform.get('architecture')}"
+    tree = Tree(read_layers(image.layers, context))
+    loader = Loader(
+        tree,
+        search=_library_path(image.config),
+        defaults=policy.platform(platform).libraries,
+    )
+    expected = Expected(
+        platform=platform, prefix=prefix, cuda_major=cuda_major, lock=lock, exclude=exclude
+    )
+    verdict = judge(tree, policy, loader, expected)
+    return VerifyReport(
+        platform=platform,
+        findings=tuple(verdict.findings),
+        allowed=tuple(verdict.allowed),
+        driver_libraries=tuple(sorted(verdict.driver_libraries)),
+        unknown=tuple(verdict.unknown),
+        counts=dict(verdict.counts),
+    )
+
+
+def _library_path(config: Mapping[str, object]) -> list[str]:
+    """LD_LIBRARY_PATH out of an image's config (image-spec, config.md, `config.Env`)."""
+    settings = config.get("config")
+    env = settings.get("Env") if isinstance(settings, Mapping) else None
+    for line in env or ():
+        name, _, value = str(line).partition("=")
+        if name == "LD_LIBRARY_PATH":
+            return [folder for folder in value.split(":") if folder]
+    return []

@@ -1,0 +1,271 @@
+"""The verdict on an image by its facts alone: pure, and never about the GPU."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from packaging.utils import NormalizedName, canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from builder.audit.elf import ElfFacts, Known
+from builder.audit.judge import Allowed
+from builder.audit.policy import Allowance, Policy
+from builder.errors import Finding
+from builder.lock.model import Lock
+from builder.verify.loader import Loader, Met
+from builder.verify.tree import Directory, Tree
+
+_FILES_NAMED = 20
+_SITE = re.compile(r"(?P<site>.*/(?:site|dist)-packages)/(?P<rest>.+)", re.DOTALL)
+_DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What an image is judged against.
+
+    `platform` as in `linux/arm64`; `prefix` is the virtual environment; without a `lock` its
+    distributions are not compared; without a `cuda_major` the newest one in the image counts.
+    """
+
+    platform: str
+    prefix: str
+    cuda_major: int | None
+    lock: Lock | None
+    exclude: Sequence[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What is found, let pass and counted.
+
+    `counts` speaks of ELF files (`elf`, `elf_unknown`), of what they need (`needed`, of which
+    `found`, `preloaded`, `driver`, `allowed`, `unmet`) and of `distributions`.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    allowed: list[Allowed] = field(default_factory=list)
+    driver_libraries: set[str] = field(default_factory=set)
+    unknown: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            (
+                "elf",
+                "elf_unknown",
+                "needed",
+                *(str(met) for met in Met),
+                "driver",
+                "allowed",
+                "unmet",
+                "distributions",
+            ),
+            0,
+        )
+    )
+
+
+def judge(tree: Tree, policy: Policy, loader: Loader, expected: Expected) -> Verdict:
+    """Judge a merged file system; findings come in the order of the rules in the law."""
+    verdict = Verdict()
+    machine = policy.platform(expected.platform).machine
+    native = _sort_out(policy, loader.elfs, machine, expected.platform, verdict)
+    _judge_needs(policy, loader, native, verdict)
+    dists = tuple(_distributions(tree))
+    verdict.counts["distributions"] = len(dists)
+    _judge_cuda(policy, native, dists, expected.cuda_major, verdict)
+    _judge_distributions(policy, dists, expected, verdict)
+    order = list(policy.rules)
+    verdict.findings.sort(key=lambda finding: order.index(finding.rule))
+    return verdict
+
+
+def _sort_out(
+    policy: Policy,
+    elfs: Mapping[str, ElfFacts],
+    machine: str,
+    platform: str,
+    verdict: Verdict,
+) -> dict[str, ElfFacts]:
+    """The files that the image's processor runs; others are findings, or data to it."""
+    native: dict[str, ElfFacts] = {}
+    foreign: dict[str, list[str]] = defaultdict(list)
+    for path, facts in elfs.items():
+        verdict.counts["elf"] += 1
+        name = policy.machines.get(facts.machine)
+        if facts.known is Known.UNKNOWN:
+            verdict.counts["elf_unknown"] += 1
+            verdict.unknown.append(path)
+        elif name == machine:
+            native[path] = facts
+        elif name is not None and not _allow(policy, verdict, "wrong-architecture", path, name):
+            foreign[name].append(path)
+    for name, paths in foreign.items():
+        message = f"{_name_files(paths)} is for {name}, the image is for {platform}"
+        evidence = {"machine": name, **_list_files(paths)}
+        verdict.findings.append(policy.finding("wrong-architecture", paths[0], message, evidence))
+    return native
+
+
+def _judge_needs(
+    policy: Policy, loader: Loader, native: Mapping[str, ElfFacts], verdict: Verdict
+) -> None:
+    unmet: dict[str, list[str]] = defaultdict(list)
+    for path, facts in native.items():
+        for library in facts.needed:
+            verdict.counts["needed"] += 1
+            met = _meet(policy, loader, path, library, verdict)
+            verdict.counts[met] += 1
+            if met == "unmet":
+                unmet[library].append(path)
+    for library, paths in unmet.items():
+        message = f"{_name_files(paths)} needs {library}, which is nowhere in the image"
+        evidence = {"library": library, **_list_files(paths)}
+        verdict.findings.append(policy.finding("unmet-library", paths[0], message, evidence))
+
+
+def _meet(policy: Policy, loader: Loader, path: str, library: str, verdict: Verdict) -> str:
+    """Under which of the counts a need falls."""
+    met = loader.meet(path, library)
+    if met is not None:
+        return str(met)
+    if policy.is_driver(library):
+        verdict.driver_libraries.add(library)
+        return "driver"
+    return "allowed" if _allow(policy, verdict, "unmet-library", path, library) else "unmet"
+
+
+def _judge_cuda(
+    policy: Policy,
+    native: Mapping[str, ElfFacts],
+    dists: Sequence[_Distribution],
+    target_major: int | None,
+    verdict: Verdict,
+) -> None:
+    """One CUDA runtime: no file needs or is a library of another major, no package is for one."""
+    users: dict[tuple[str, int, bool], list[str]] = defaultdict(list)
+    for path, facts in native.items():
+        for found in policy.cuda_libraries(facts):
+            users[found.name, found.major, found.private].append(path)
+    major = target_major or max((key[1] for key in users if not key[2]), default=None)
+    if major is None:
+        return
+    for (name, other, private), paths in users.items():
+        library = f"{name}.so.{other}"
+        rule = "bundled-cuda-runtime" if private else "cuda-runtime-mismatch"
+        if other == major:
+            continue
+        left = [
+            path
+            for path in paths
+            if not _allow(policy, verdict, "cuda-runtime-mismatch", path, library)
+        ]
+        if left:
+            message = f"{_name_files(left)} needs {library}, the target has CUDA {major}"
+            evidence = {"library": library, "cuda": other, **_list_files(left)}
+            verdict.findings.append(policy.finding(rule, left[0], message, evidence))
+    for dist in dists:
+        _judge_cuda_package(policy, dist, major, verdict)
+
+
+def _judge_cuda_package(policy: Policy, dist: _Distribution, major: int, verdict: Verdict) -> None:
+    other = policy.cuda_package_major(dist.name)
+    rule, what = "cuda-runtime-mismatch", f"CUDA {other} package"
+    if other is None or other == major:
+        return
+    allowance = policy.allowance(rule, package=dist.name, library=what)
+    if allowance is not None:
+        _note(verdict, rule, dist.label, what, allowance)
+        return
+    message = f"{dist.label} is a package for CUDA {other}, the target has CUDA {major}"
+    evidence: dict[str, object] = {"cuda": other, "path": dist.path}
+    verdict.findings.append(policy.finding(rule, dist.label, message, evidence))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Distribution:
+    """An installed distribution, by the name of its dist-info folder."""
+
+    site: str
+    path: str
+    name: NormalizedName
+    version: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def _distributions(tree: Tree) -> Iterator[_Distribution]:
+    for path, node in tree.walk():
+        match = _SITE.fullmatch(path) if isinstance(node, Directory) else None
+        info = _DIST_INFO.fullmatch(match["rest"]) if match else None
+        if match and info:
+            name, version = canonicalize_name(info["name"]), info["version"]
+            yield _Distribution(site=match["site"], path=path, name=name, version=version)
+
+
+def _judge_distributions(
+    policy: Policy, dists: Sequence[_Distribution], expected: Expected, verdict: Verdict
+) -> None:
+    """Only the virtual environment's: what a base brings was never installed by us."""
+    own = [dist for dist in dists if dist.site.startswith(f"{expected.prefix}/")]
+    excluded = {canonicalize_name(name) for name in expected.exclude}
+    for dist in own:
+        if dist.name in excluded:
+            message = f"{dist.label}: the recipe excludes it, the image has it"
+            evidence: dict[str, object] = {"path": dist.path}
+            verdict.findings.append(
+                policy.finding("excluded-package", dist.label, message, evidence)
+            )
+    if expected.lock is not None:
+        for subject, message in _compare(own, expected.lock):
+            verdict.findings.append(policy.finding("lock-mismatch", subject, message, {}))
+
+
+def _compare(own: Sequence[_Distribution], lock: Lock) -> Iterator[tuple[str, str]]:
+    locked = {canonicalize_name(wheel.name): wheel.version for wheel in lock.wheels}
+    for dist in own:
+        version = locked.get(dist.name)
+        if version is None:
+            yield dist.label, f"{dist.label} is in the image and not in the lock"
+        elif not _same_version(dist.version, version):
+            yield dist.label, f"{dist.label} is in the image, the lock has {version}"
+    present = {dist.name for dist in own}
+    for name in sorted(locked.keys() - present):
+        label = f"{name} {locked[name]}"
+        yield label, f"{label} is in the lock and not in the image"
+
+
+def _same_version(one: str, other: str) -> bool:
+    try:
+        # A folder's name has `_` for `-` (PEP 427, "Escaping and Unicode").
+        return Version(one.replace("_", "-")) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def _allow(policy: Policy, verdict: Verdict, rule: str, path: str, what: str) -> bool:
+    """Whether an allowance covers this, by the path below site-packages."""
+    match = _SITE.fullmatch(path)
+    inside = match["rest"] if match else path.lstrip("/")
+    allowance = policy.allowance(rule, package=None, path=inside, library=what)
+    if allowance is None:
+        return False
+    _note(verdict, rule, path, what, allowance)
+    return True
+
+
+def _note(verdict: Verdict, rule: str, subject: str, what: str, allowance: Allowance) -> None:
+    verdict.allowed.append(Allowed(rule=rule, subject=subject, what=what, allowance=allowance))
+
+
+def _name_files(files: Sequence[str]) -> str:
+    more = len(files) - 1
+    return files[0] if not more else f"{files[0]} (and {more} more)"
+
+
+def _list_files(files: Sequence[str]) -> dict[str, object]:
+    return {"files": list(files[:_FILES_NAMED]), "file_count": len(files)}

@@ -1,0 +1,289 @@
+"""Facts of an image's layers, each read once as a stream: names, links, whiteouts, ELF files.
+
+Nothing is unpacked and nothing is run. Facts belong to a layer's digest, so they are kept under
+it: an image that shares layers with one seen before is not read again.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import shutil
+import struct
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from builder.audit.elf import MAGIC, ElfError, ElfFacts, Known, dynamic_span, read_elf
+from builder.context import Context
+from builder.oci.image import LayerBlob
+from builder.oci.reader import open_members
+from builder.pool import threads
+from builder.scratch import write_whole
+
+FORMAT = 1
+"""Goes up whenever the same layer would give other facts; older ones are read anew."""
+
+_LAYERS_AT_ONCE = 2
+# Of a large file these parts are kept in memory: tables lie at its beginning, or at its end where
+# patchelf moved them. A file whose tables lie elsewhere is read again, into a temporary file.
+_HEAD_BYTES = 16 << 20
+_TAIL_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
+
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_LD_CACHE = "etc/ld.so.cache"
+_LD_CACHE_MAX_BYTES = 16 << 20
+_LD_MAGIC = b"glibc-ld.so.cache1.1"
+_LD_HEADER = struct.Struct("<20sI24x")
+_LD_ENTRY = struct.Struct("<iIIIQ")
+
+
+class Kind(StrEnum):
+    """What an entry of a layer is, or does."""
+
+    DIRECTORY = "d"
+    FILE = "f"
+    SYMLINK = "l"
+    HARDLINK = "h"
+    WHITEOUT = "w"
+    """The path is gone (image-spec, layer.md, "Whiteouts")."""
+    OPAQUE = "o"
+    """The folder keeps nothing of what lower layers had in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry; `path` is relative to the root, `target` that of a link as it is written."""
+
+    kind: Kind
+    path: str
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFacts:
+    """What one layer holds, in its own order.
+
+    `elfs` are the ELF files by path; `libraries` is the loader's cache, from a library's name to
+    its path, None where the layer has none.
+    """
+
+    entries: tuple[Entry, ...]
+    elfs: Mapping[str, ElfFacts]
+    libraries: Mapping[str, str] | None
+
+
+def read_layers(layers: Sequence[LayerBlob], context: Context) -> tuple[LayerFacts, ...]:
+    """The facts of each layer, from the cache or by reading it; ExternalError where it is broken.
+
+    About 32 MiB of memory are taken for each of two layers at a time.
+    """
+    cached = {layer.digest: _load(context.cache, layer.digest) for layer in layers}
+    wanted = {layer.digest: layer for layer in layers if cached[layer.digest] is None}
+    total = sum(layer.size for layer in wanted.values())
+    with context.progress.task("verify", total) as advance, threads(_LAYERS_AT_ONCE) as pool:
+        tasks = {digest: pool.submit(read_layer, layer.path) for digest, layer in wanted.items()}
+        for digest, task in tasks.items():
+            cached[digest] = task.result()
+            _save(context.cache, digest, task.result())
+            advance(wanted[digest].size)
+    return tuple(facts for layer in layers if (facts := cached[layer.digest]) is not None)
+
+
+def read_layer(path: Path) -> LayerFacts:
+    """Read the layer at `path` as a stream; a second time for files that need it (rare)."""
+    scan = _Scan()
+    with open_members(path) as members:
+        for member, content in members:
+            scan.take(member, content)
+    if scan.unread:
+        scan.elfs |= _read_spooled(path, scan.unread)
+    return LayerFacts(entries=tuple(scan.entries), elfs=scan.elfs, libraries=scan.libraries)
+
+
+class _Scan:
+    """Collects the facts of one layer, entry by entry."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.elfs: dict[str, ElfFacts] = {}
+        self.libraries: dict[str, str] | None = None
+        self.unread: set[str] = set()
+
+    def take(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+        path = _clean(member.name)
+        if path is None:
+            return
+        folder, name = posixpath.split(path)
+        if name == _OPAQUE:
+            self.entries.append(Entry(Kind.OPAQUE, folder))
+        elif name.startswith(_WHITEOUT):
+            hidden = posixpath.join(folder, name.removeprefix(_WHITEOUT))
+            self.entries.append(Entry(Kind.WHITEOUT, hidden))
+        else:
+            self.entries.append(_entry(member, path))
+            if member.isreg() and content is not None:
+                self._take_file(path, member.size, content)
+
+    def _take_file(self, path: str, size: int, content: IO[bytes]) -> None:
+        if path == _LD_CACHE and size <= _LD_CACHE_MAX_BYTES:
+            self.libraries = parse_ld_cache(content.read())
+            return
+        magic = content.read(len(MAGIC))
+        if magic != MAGIC:
+            return
+        facts = _read_windows(magic, size, content)
+        if facts is None:
+            self.unread.add(path)
+        else:
+            self.elfs[path] = facts
+
+
+def _clean(name: str) -> str | None:
+    """A tar name as a path below the root; None for the root itself and for what leaves it."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    path = posixpath.normpath("/" + text.lstrip("/")).lstrip("/")
+    return path or None
+
+
+def _entry(member: tarfile.TarInfo, path: str) -> Entry:
+    if member.isdir():
+        return Entry(Kind.DIRECTORY, path)
+    if member.issym():
+        return Entry(Kind.SYMLINK, path, member.linkname)
+    if member.islnk():
+        return Entry(Kind.HARDLINK, path, _clean(member.linkname) or "")
+    return Entry(Kind.FILE, path)
+
+
+def _read_windows(magic: bytes, size: int, content: IO[bytes]) -> ElfFacts | None:
+    """The facts of an ELF file of which only parts are kept; None where these do not suffice."""
+    head = magic + content.read(_HEAD_BYTES - len(magic))
+    if size <= len(head):
+        return _read_or_unknown(io.BytesIO(head))
+    try:
+        offset, length = dynamic_span(head) or (0, 0)
+        windows = [
+            _Window(0, head),
+            _Window(max(offset, len(head)), end=offset + length),
+            _Window(max(size - _TAIL_BYTES, len(head)), end=size),
+        ]
+        at = len(head)
+        while chunk := content.read(_READ_BYTES):
+            for window in windows:
+                window.offer(at, chunk)
+            at += len(chunk)
+        return read_elf(cast(BinaryIO, _PartialFile(windows, size)))
+    except ElfError:
+        return None
+
+
+class _Window:
+    """The part of a file from `start` to `end`, filled as the file goes by."""
+
+    def __init__(self, start: int, data: bytes = b"", *, end: int = 0) -> None:
+        self.start = start
+        self.data = bytearray(data)
+        self._end = end
+
+    def offer(self, at: int, chunk: bytes) -> None:
+        """Take what belongs here out of the file's bytes from `at`."""
+        self.data += chunk[max(self.start - at, 0) : max(self._end - at, 0)]
+
+
+class _PartialFile:
+    """A file of which only windows are at hand; reading anything else is an ElfError."""
+
+    def __init__(self, windows: Sequence[_Window], size: int) -> None:
+        self._windows, self._size, self._at = windows, size, 0
+
+    def seek(self, offset: int) -> None:
+        self._at = offset
+
+    def read(self, size: int) -> bytes:
+        if self._at >= self._size:
+            return b""
+        for window in self._windows:
+            inside = self._at - window.start
+            if 0 <= inside < len(window.data):
+                data = bytes(window.data[inside : inside + size])
+                self._at += len(data)
+                return data
+        raise ElfError(f"offset {self._at} was not kept")
+
+
+def _read_or_unknown(file: BinaryIO) -> ElfFacts:
+    """A file that only looks like ELF is not known, and does not end the verification."""
+    try:
+        return read_elf(file)
+    except ElfError:
+        return ElfFacts(known=Known.UNKNOWN, machine=0, bits=0)
+
+
+def _read_spooled(path: Path, wanted: AbstractSet[str]) -> dict[str, ElfFacts]:
+    """The facts of some files of a layer, each by way of a temporary file."""
+    facts: dict[str, ElfFacts] = {}
+    with open_members(path) as members:
+        for member, content in members:
+            name = _clean(member.name)
+            if name is not None and name in wanted and content is not None:
+                with tempfile.TemporaryFile() as file:
+                    shutil.copyfileobj(content, file, _READ_BYTES)
+                    facts[name] = _read_or_unknown(cast(BinaryIO, file))
+    return facts
+
+
+def parse_ld_cache(data: bytes) -> dict[str, str]:
+    """Library names and their paths out of `/etc/ld.so.cache`; empty where it is not readable.
+
+    The format is glibc's `struct cache_file_new` (sysdeps/generic/dl-cache.h); an older one may
+    stand before it. Of several entries for a name the first counts, as it does for the loader.
+    """
+    begin = data.find(_LD_MAGIC)
+    libraries: dict[str, str] = {}
+    if begin < 0 or len(data) < begin + _LD_HEADER.size:
+        return libraries
+    _, count = _LD_HEADER.unpack_from(data, begin)
+    end = begin + _LD_HEADER.size + count * _LD_ENTRY.size
+    if end > len(data):
+        return libraries
+    for _, name, path, _, _ in _LD_ENTRY.iter_unpack(data[begin + _LD_HEADER.size : end]):
+        libraries.setdefault(_ld_string(data, begin + name), _ld_string(data, begin + path))
+    return libraries
+
+
+def _ld_string(data: bytes, at: int) -> str:
+    return data[at : data.find(b"\0", at)].decode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    format: int
+    facts: LayerFacts
+
+
+_KEPT = TypeAdapter(_Kept)
+
+
+def _place(cache: Path, digest: str) -> Path:
+    return cache / "facts" / f"layer-{digest.partition(':')[2]}.json"
+
+
+def _load(cache: Path, digest: str) -> LayerFacts | None:
+    try:
+        kept = _KEPT.validate_json(_place(cache, digest).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return kept.facts if kept.format == FORMAT else None
+
+
+def _save(cache: Path, digest: str, facts: LayerFacts) -> None:
+    write_whole(_place(cache, digest), _KEPT.dump_json(_Kept(format=FORMAT, facts=facts)), cache)
