@@ -54,8 +54,8 @@ def run(
     """Run a program to its end and return what it printed.
 
     `env` replaces the whole environment where given. Raises MissingError where the program does
-    not exist, ToolError where it fails and `check` is set, ExternalError where it takes longer
-    than `timeout_seconds`.
+    not exist or cannot run here, ToolError where it fails and `check` is set, ExternalError where
+    it takes longer than `timeout_seconds`.
     """
     try:
         done = subprocess.run(  # noqa: S603  (argv lists are this module's contract)
@@ -67,7 +67,7 @@ def run(
             timeout=timeout_seconds,
             check=False,
         )
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:  # also ENOEXEC: a program for another processor
         if cwd is not None and not cwd.is_dir():
             raise ExternalError(f"cannot run {argv[0]}: no folder {cwd}") from error
         raise MissingError(f"{argv[0]}: {error.strerror or 'cannot be run'}") from error

@@ -108,8 +108,8 @@ class _Bar:
 def format_size(size_bytes: int) -> str:
     """A size for people: decimal units, three significant digits (`2.88 GB`)."""
     size = float(size_bytes)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:  # what rounds to four digits goes into the next unit
+            return f"{size:.3g} {unit}"
         size /= 1000
-    return f"{size:.3g} GB"
+    return f"{size:.3g} TB"

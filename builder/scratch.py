@@ -25,8 +25,10 @@ def scratch_folder(cache: Path) -> Iterator[Path]:
     _sweep(root)
     folder = Path(tempfile.mkdtemp(dir=root))
     try:
-        with (folder / _LOCK).open("w") as lock:
+        with (folder / f"{_LOCK}-new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # Under its name it is locked from the first moment, so no other run takes it for dead.
+            (folder / f"{_LOCK}-new").rename(folder / _LOCK)
             inner = folder / "work"
             inner.mkdir()
             yield inner
@@ -52,25 +54,27 @@ def publish(source: Path, destination: Path) -> None:
     system than the cache's, it is copied beside its destination first, under a hidden name.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
-    if source.stat().st_dev != destination.parent.stat().st_dev:
-        source = _carry_over(source, destination)
-    if destination.is_dir():
+    if source.stat().st_dev == destination.parent.stat().st_dev:
+        _move(source, destination)
+    else:
+        _carry_over(source, destination)
+
+
+def _move(source: Path, destination: Path) -> None:
+    if destination.is_dir() or (source.is_dir() and destination.exists()):
         destination.rename(source.with_name(f".old-{source.name}"))
     source.replace(destination)
-    shutil.rmtree(source.with_name(f".old-{source.name}"), ignore_errors=True)
 
 
-def _carry_over(source: Path, destination: Path) -> Path:
-    folder = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name}-"))
-    beside = folder.with_name(f"{folder.name}-whole")
-    if source.is_dir():
-        folder.rmdir()
-        shutil.copytree(source, beside)
-    else:
-        shutil.copy2(source, folder / source.name)
-        (folder / source.name).replace(beside)
-        folder.rmdir()
-    return beside
+def _carry_over(source: Path, destination: Path) -> None:
+    parent, prefix = destination.parent, f".{destination.name}-"
+    with tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as folder:
+        beside = Path(folder) / source.name
+        if source.is_dir():
+            shutil.copytree(source, beside)
+        else:
+            shutil.copy2(source, beside)
+        _move(beside, destination)
 
 
 def _sweep(root: Path) -> None:

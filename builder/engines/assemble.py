@@ -19,7 +19,7 @@ from builder.engines.base import Built
 from builder.engines.config import image_config
 from builder.engines.debian.rootfs import layout_key, write_rootfs
 from builder.engines.layers import LayerCache, MadeLayer
-from builder.engines.wheel import Entry, Wheel
+from builder.engines.wheel import INSTALL_VERSION, Entry, Wheel
 from builder.errors import Finding, UsageError
 from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
 from builder.lock.store import Store
@@ -135,6 +135,7 @@ class Assembler:
 
     def _wheel_part(self, venv: Venv, advance: Advance, group: Sequence[LockedWheel]) -> _Part:
         key = {
+            "install": INSTALL_VERSION,
             "wheels": [wheel.sha256 for wheel in group],
             "prefix": venv.prefix,
             "python": venv.python,

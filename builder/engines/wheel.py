@@ -13,9 +13,13 @@ import configparser
 import csv
 import hashlib
 import io
+import lzma
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self
@@ -25,12 +29,22 @@ from packaging.utils import canonicalize_name
 from builder.oci.layer import Deflated, LayerError, LayerWriter
 from builder.plan import Venv
 
+_PLACEHOLDER = b"#!python"  # PEP 427, "Recommended installer features"
 _LOCAL_HEADER_BYTES = 30  # APPNOTE.TXT section 4.3.7
 _CHUNK_BYTES = 1 << 18
 _SPLICE_COST_BYTES = (
     41  # the gzip member around a spliced entry, and the cut through what is pending
 )
-_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+_RECORDS = ("RECORD", "RECORD.jws", "RECORD.p7s")  # describe the wheel, not what is installed
+_BROKEN = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OverflowError),
+    *(zlib.error, lzma.LZMAError, struct.error, csv.Error, configparser.Error, ValueError),
+)
+"""What zipfile and the other readers raise where a file is not what it says it is."""
+
+INSTALL_VERSION = 1
+"""Goes up whenever the same wheel would give other entries: it is part of every cache key."""
+
 _SCRIPT = """\
 #!{python}
 # -*- coding: utf-8 -*-
@@ -67,13 +81,11 @@ class Wheel:
         self.filename = filename
         self._file: BinaryIO = path.open("rb")
         try:
-            self._zip = zipfile.ZipFile(self._file)
-            self._members = self._checked_members()
-            self._dist_info = self._find_dist_info()
-            self._record = self._read_record()
-        except (zipfile.BadZipFile, UnicodeDecodeError, csv.Error) as error:
-            self._file.close()
-            raise LayerError(f"{filename}: not a wheel: {error}") from None
+            with self._reading():
+                self._zip = zipfile.ZipFile(self._file)
+                self._members = self._checked_members()
+                self._dist_info = self._find_dist_info()
+                self._record = self._read_record()
         except BaseException:
             self._file.close()
             raise
@@ -86,11 +98,14 @@ class Wheel:
 
     def entries(self, venv: Venv) -> list[Entry]:
         """Every file that installing this wheel into `venv` gives, the true RECORD among them."""
-        found = [self._placed(member, venv) for member in self._members.values()]
-        entries = [entry for entry in found if entry is not None]
-        scripts = [_made(f"bin/{name}", text.encode(), 0o755) for name, text in self._scripts(venv)]
-        replaced = {script.path for script in scripts}
-        entries = [entry for entry in entries if entry.path not in replaced] + scripts
+        with self._reading():
+            scripts = {f"bin/{name}": text for name, text in self._scripts(venv)}
+            entries = list(self._placed(venv, replaced=scripts.keys()))
+            # A file of the data scheme goes before the entry point's script, as with uv.
+            taken = {entry.path for entry in entries}
+            made = [(path, text) for path, text in scripts.items() if path not in taken]
+            entries += [_made(path, text.encode(), 0o755) for path, text in made]
+        self._refuse_repeats(entries)
         return [*entries, self._installed_record(entries, venv)]
 
     def write(self, entry: Entry, writer: LayerWriter, path: str) -> None:
@@ -105,39 +120,59 @@ class Wheel:
             found = writer.deflated(path, data, entry.mode)
         else:
             found = writer.stream(path, member.file_size, self._plain(member), entry.mode)
-        if found != entry.sha256:
+        self._compare(member.filename, found, entry.sha256)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """LayerError for whatever a broken file makes its readers raise."""
+        try:
+            yield
+        except _BROKEN as error:
+            raise LayerError(f"{self.filename}: not a readable wheel: {error}") from None
+
+    def _compare(self, name: str, found: str, recorded: str) -> None:
+        if found != recorded:
             raise LayerError(
-                f"{self.filename}: {member.filename} has sha256 {found}, its RECORD says "
-                f"{entry.sha256}",
+                f"{self.filename}: {name} has sha256 {found}, its RECORD says {recorded}",
                 hint="the wheel was changed after it was built; take another version",
             )
+
+    def _refuse_repeats(self, entries: list[Entry]) -> None:
+        counts = Counter(entry.path for entry in entries)
+        repeated = [path for path, count in counts.items() if count > 1]
+        if repeated:
+            raise LayerError(f"{self.filename}: installs {repeated[0]} twice")
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         members: dict[str, zipfile.ZipInfo] = {}
         for member in self._zip.infolist():
-            name = member.filename
+            name = member.orig_filename  # zipfile cuts the other one off at a NUL
             parts = PurePosixPath(name).parts
-            if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+            if not parts or name.startswith("/") or ".." in parts or {"\\", "\0"} & set(name):
                 raise LayerError(f"{self.filename}: {name!r} would leave the environment")
             if member.flag_bits & 1:
                 raise LayerError(f"{self.filename}: {name} is encrypted")
             if name in members:
                 raise LayerError(f"{self.filename}: {name} is in it twice")
-            if not member.is_dir():
+            if not name.endswith("/"):
                 members[name] = member
         return members
 
     def _find_dist_info(self) -> str:
+        """The one folder at the top that describes this distribution (PEP 427)."""
         expected = canonicalize_name(self.filename.split("-")[0])
-        found = {name.split("/")[0] for name in self._members if ".dist-info/" in name}
-        named = [f for f in found if f.endswith(".dist-info")]
-        for folder in named:
-            if len(named) == 1 or canonicalize_name(folder.split("-")[0]) == expected:
-                return folder
-        raise LayerError(f"{self.filename}: has no .dist-info folder of its own")
+        tops = {name.partition("/")[0] for name in self._members if "/" in name}
+        named = [top for top in tops if top.endswith(".dist-info")]
+        own = [top for top in named if canonicalize_name(top.split("-")[0]) == expected]
+        if len(own) != 1:
+            raise LayerError(
+                f"{self.filename}: needs exactly one .dist-info folder of its own, it has "
+                f"{', '.join(sorted(named)) or 'none'}"
+            )
+        return own[0]
 
-    def _read_record(self) -> Mapping[str, tuple[str, int]]:
-        """Path → (sha256 in hex, size), out of the wheel's own RECORD."""
+    def _read_record(self) -> Mapping[str, str]:
+        """Path → sha256 in hex, out of the wheel's own RECORD."""
         text = self._read(f"{self._dist_info}/RECORD").decode()
         record = {}
         for row in csv.reader(io.StringIO(text)):
@@ -148,8 +183,7 @@ class Wheel:
                 raise LayerError(
                     f"{self.filename}: RECORD has {algorithm} for {row[0]}, not sha256"
                 )
-            digest = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
-            record[row[0]] = (digest, int(row[2]) if row[2] else -1)
+            record[row[0]] = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
         return record
 
     def _read(self, name: str) -> bytes:
@@ -157,20 +191,29 @@ class Wheel:
             raise LayerError(f"{self.filename}: has no {name}")
         return self._zip.read(name)
 
-    def _placed(self, member: zipfile.ZipInfo, venv: Venv) -> Entry | None:
-        """Where a file of the wheel goes; None for those that describe the wheel itself."""
-        name = member.filename
-        if name == f"{self._dist_info}/RECORD" or name.endswith(_SIGNATURES):
-            return None
-        if name not in self._record:
-            raise LayerError(f"{self.filename}: {name} is not in its RECORD")
-        sha256, _ = self._record[name]
-        path, script = self._destination(name, venv)
-        executable = script or bool((member.external_attr >> 16) & 0o111)
-        mode = 0o755 if executable else 0o644
-        if script and self._peek(member).startswith(b"#!python"):
-            return _made(path, self._shebang(member, venv), mode)
-        return Entry(path=path, mode=mode, sha256=sha256, size=member.file_size, member=member)
+    def _placed(self, venv: Venv, *, replaced: Collection[str]) -> Iterator[Entry]:
+        """The wheel's files where they go, without the scripts that entry points replace."""
+        records = {f"{self._dist_info}/{name}" for name in _RECORDS}
+        for name, member in self._members.items():
+            if name in records:
+                continue
+            if name not in self._record:
+                raise LayerError(f"{self.filename}: {name} is not in its RECORD")
+            path, script = self._destination(name, venv)
+            if not script:
+                executable = bool((member.external_attr >> 16) & 0o111)
+                yield self._entry(member, path, executable=executable)
+            elif path not in replaced:
+                yield self._script_file(member, path, venv)
+
+    def _entry(self, member: zipfile.ZipInfo, path: str, *, executable: bool) -> Entry:
+        return Entry(
+            path=path,
+            mode=0o755 if executable else 0o644,
+            sha256=self._record[member.filename],
+            size=member.file_size,
+            member=member,
+        )
 
     def _destination(self, name: str, venv: Venv) -> tuple[str, bool]:
         """Path under the prefix, and whether it is a script (PEP 427, "The .data directory")."""
@@ -178,7 +221,7 @@ class Wheel:
         if not data.endswith(".data") or not rest:
             return f"{venv.site}/{name}", False
         scheme, _, path = rest.partition("/")
-        distribution = data.split("-")[0]
+        distribution = canonicalize_name(data.split("-")[0])
         folders = {
             "purelib": venv.site,
             "platlib": venv.site,
@@ -190,10 +233,16 @@ class Wheel:
             raise LayerError(f"{self.filename}: {name}: unknown scheme {scheme!r}")
         return f"{folders[scheme]}/{path}".lstrip("/"), scheme == "scripts"
 
-    def _shebang(self, member: zipfile.ZipInfo, venv: Venv) -> bytes:
-        """A script's text with `#!python` (or `#!pythonw`) made to name the venv's Python."""
-        _, newline, rest = self._zip.read(member).partition(b"\n")
-        return f"#!{venv.executable}".encode() + newline + rest
+    def _script_file(self, member: zipfile.ZipInfo, path: str, venv: Venv) -> Entry:
+        """A script; where it begins with `#!python`, that line is made to name the venv's."""
+        with self._zip.open(member) as file:
+            if file.read(len(_PLACEHOLDER)) != _PLACEHOLDER:
+                return self._entry(member, path, executable=True)
+        data = self._zip.read(member)
+        found = hashlib.sha256(data).hexdigest()
+        self._compare(member.filename, found, self._record[member.filename])
+        text = f"#!{venv.executable}\n".encode() + data.partition(b"\n")[2]
+        return _made(path, text, 0o755)
 
     def _scripts(self, venv: Venv) -> Iterator[tuple[str, str]]:
         """Console and GUI scripts (entry points specification), as uv writes them."""
@@ -233,23 +282,17 @@ class Wheel:
         )
         return _made(path, text.getvalue().encode(), 0o644)
 
-    def _peek(self, member: zipfile.ZipInfo) -> bytes:
-        with self._zip.open(member) as file:
-            return file.read(16)
-
     def _plain(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
-        try:
-            with self._zip.open(member) as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    yield chunk
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise LayerError(f"{self.filename}: {member.filename}: {error}") from None
+        with self._reading(), self._zip.open(member) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
 
     def _raw(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
         """The entry's deflate stream as it lies in the file."""
-        self._file.seek(member.header_offset)
-        header = self._file.read(_LOCAL_HEADER_BYTES)
-        name_bytes, extra_bytes = struct.unpack("<2H", header[26:30])
+        with self._reading():
+            self._file.seek(member.header_offset)
+            header = self._file.read(_LOCAL_HEADER_BYTES)
+            name_bytes, extra_bytes = struct.unpack("<2H", header[26:30])
         start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
         end = start + member.compress_size
         for position in range(start, end, _CHUNK_BYTES):

@@ -21,7 +21,6 @@ its path with `debian` replaced by `debian-security`. One that is not there is p
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from builder.errors import (
 from builder.http import redact
 from builder.lock.model import LockedDeb
 from builder.process import Completed, Runner
+from builder.scratch import scratch_folder
 
 MIRROR_VARIABLE = "SPARK_BUILD_DEBIAN_MIRROR"
 
@@ -124,9 +124,8 @@ def resolve(
     keyring = _find_keyring(host)
     settings = _host_settings(context.environ, run)
     sources = find_sources(suite, mirror=mirror, environ=context.environ, run=run, host=host)
-    context.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="apt-", dir=context.cache) as folder:
-        apt = _PrivateApt(Path(folder).resolve(), keyring, context.environ, run)
+    with scratch_folder(context.cache.absolute()) as folder:
+        apt = _PrivateApt(folder, keyring, context.environ, run)
         apt.configure(architecture, settings)
         apt.update(sources)
         return apt.closure(suite, sorted({*MINIMAL, *packages}))

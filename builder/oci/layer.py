@@ -160,7 +160,7 @@ class LayerWriter:
         owner: Owner = ROOT,
     ) -> None:
         key = sort_key(path)
-        if not path or b"" in key or b".." in key or b"." in key:
+        if not path or {b"", b".", b".."} & set(key) or "\0" in path + link:
             raise LayerError(f"{path!r}: not a clean relative path")
         if key <= self._last:
             raise LayerError(f"{path}: comes twice, or out of order")
@@ -172,11 +172,16 @@ class LayerWriter:
         self._put(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 
     def _put(self, data: bytes) -> None:
+        """Take up what is not deflated; members are cut at a fixed size, however data comes."""
         self._tar_hash.update(data)
         self._tar_size += len(data)
-        self._pending += data
-        if len(self._pending) >= _PENDING_MAX:
-            self._flush()
+        view = memoryview(data)
+        while view:
+            room = _PENDING_MAX - len(self._pending)
+            self._pending += view[:room]
+            view = view[room:]
+            if len(self._pending) == _PENDING_MAX:
+                self._flush()
 
     def _flush(self) -> None:
         """Everything pending as one gzip member of stored blocks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from builder.errors import ExternalError
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BUFFER_BYTES = 1 << 20
+_BROKEN = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError)
 
 
 @contextmanager
@@ -41,6 +43,11 @@ def open_members(path: Path) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[byte
     """The layer's entries in order; a file's content can be read until the next one is taken."""
     try:
         with open_tar(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            yield ((member, archive.extractfile(member)) for member in archive)
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zstandard.ZstdError) as error:
+            yield ((member, _content(archive, member)) for member in archive)
+    except _BROKEN as error:
         raise ExternalError(f"{path}: not a readable layer: {error}") from None
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes] | None:
+    """A file's content; tarfile would follow a link to its target, which a stream cannot."""
+    return archive.extractfile(member) if member.isreg() else None

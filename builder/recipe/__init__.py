@@ -98,8 +98,6 @@ def _unsupported(recipe: Recipe) -> Iterator[tuple[Where, str]]:
         yield ("sources",), "sources of packages beside the indexes"
     if recipe.system and recipe.base.debian is None:
         yield ("system",), "distribution packages on a base other than `debian`"
-    if recipe.cmd:
-        yield ("cmd",), "arguments beside `entrypoint`"
     if recipe.run is not None:
         yield ("run",), "settings for running the image"
 

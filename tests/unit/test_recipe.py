@@ -347,7 +347,6 @@ def test_what_this_version_cannot_do_is_said(full: LoadedRecipe) -> None:
         "build_after_torch",
         "sources",
         "system",
-        "cmd",
         "run",
     ]
     assert all("not supported by this version" in problem.message for problem in found)

@@ -65,8 +65,8 @@ class Accounts:
 
 def read_accounts(tree: Tree) -> Accounts:
     """The accounts that base-passwd ships; none where the package is not there."""
-    passwd = tree.read("usr/share/base-passwd/passwd.master") or b""
-    group = tree.read("usr/share/base-passwd/group.master") or b""
+    passwd = tree.read("usr/share/base-passwd/passwd.master")
+    group = tree.read("usr/share/base-passwd/group.master")
     return Accounts(passwd.decode(), group.decode())
 
 

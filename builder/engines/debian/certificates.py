@@ -59,7 +59,7 @@ def install_certificates(tree: Tree) -> None:
     bundle = bytearray()
     taken: dict[str, int] = {}
     for name in names:
-        pem = tree.read(f"{_SHIPPED}/{name}") or b""
+        pem = tree.read(f"{_SHIPPED}/{name}")
         bundle += pem if pem.endswith(b"\n") else pem + b"\n"
         own = _own_name(name)
         tree.put_link(f"{_CERTS}/{own}", f"/{_SHIPPED}/{name}")

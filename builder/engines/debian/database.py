@@ -59,7 +59,7 @@ def _stanza(tree: Tree, deb: Deb) -> str:
 def _conffile_state(tree: Tree, path: str, gone: bool) -> str:  # noqa: FBT001
     if gone:
         return "newconffile remove-on-upgrade"
-    return hashlib.md5(tree.read(path) or b"", usedforsecurity=False).hexdigest()
+    return hashlib.md5(tree.read(path), usedforsecurity=False).hexdigest()
 
 
 def _value(value: str) -> str:

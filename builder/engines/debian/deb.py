@@ -11,21 +11,25 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import shutil
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
-from typing import IO, BinaryIO, Self, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 import zstandard
 
 from builder.errors import ExternalError
 from builder.oci.layer import ROOT, Owner
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER_BYTES = 60
@@ -99,21 +103,10 @@ class Deb:
 
 
 class Spool:
-    """An anonymous file under `workdir` that holds the data archives, decompressed."""
+    """A file that holds the data archives of many packages, decompressed."""
 
-    def __init__(self, workdir: Path) -> None:
-        self._file = cast("BinaryIO", tempfile.TemporaryFile(dir=workdir))  # noqa: SIM115
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
 
     def append(self, source: IO[bytes]) -> BinaryIO:
         """Add all of `source`; returns the spool, positioned where it begins."""
@@ -122,21 +115,56 @@ class Spool:
         self._file.seek(start)
         return self._file
 
+    def open(self, span: Span) -> BinaryIO:
+        """One file's content, to be read from its start."""
+        return _window(self._file, span.offset, span.size)
+
     def chunks(self, span: Span) -> Iterator[bytes]:
-        """The content of one file, in pieces of bounded size."""
-        position, end = span.offset, span.offset + span.size
-        while position < end:
-            self._file.seek(position)
-            chunk = self._file.read(min(_CHUNK_BYTES, end - position))
-            position += len(chunk)
+        """One file's content in pieces of bounded size."""
+        file = self.open(span)
+        while chunk := file.read(_CHUNK_BYTES):
             yield chunk
 
-    def read(self, span: Span, start: int = 0, size: int | None = None) -> bytes:
-        """Part of one file's content; less than `size` bytes only where the file ends."""
-        start = min(start, span.size)
-        left = span.size - start
-        self._file.seek(span.offset + start)
-        return self._file.read(left if size is None else max(0, min(size, left)))
+
+class _Window(io.RawIOBase):
+    """Part of another file as a file of its own, wherever the other's position is."""
+
+    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
+        super().__init__()
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        self._file.seek(self._offset + self._at)
+        data = self._file.read(max(0, min(len(view), self._size - self._at)))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _window(file: BinaryIO, offset: int, size: int) -> BinaryIO:
+    return io.BufferedReader(_Window(file, offset, size))
+
+
+@contextmanager
+def open_spool(workdir: Path) -> Iterator[Spool]:
+    """An empty spool in an anonymous file under `workdir`, gone at the end."""
+    with tempfile.TemporaryFile(dir=workdir) as file:
+        yield Spool(cast("BinaryIO", file))
 
 
 def read_deb(path: Path, name: str, spool: Spool) -> Deb:
@@ -146,7 +174,7 @@ def read_deb(path: Path, name: str, spool: Spool) -> Deb:
     """
     try:
         with path.open("rb") as file:
-            version = _member(file, "debian-binary").read(64)
+            version = _member(file, "debian-binary")[1].read(64)
             if not version.startswith(b"2."):
                 raise tarfile.ReadError(f"format {version[:16]!r} is not 2.x")
             control = _read_control(file)
@@ -181,8 +209,8 @@ def parse_control(text: str) -> dict[str, str]:
     return fields
 
 
-def _member(file: BinaryIO, prefix: str) -> _Member:
-    """The next member of the ar archive, whose name must begin with `prefix`.
+def _member(file: BinaryIO, prefix: str) -> tuple[str, BinaryIO]:
+    """Name and content of the next member of the ar archive, whose name begins with `prefix`.
 
     Members whose name begins with an underscore are skipped, as deb(5) demands.
     """
@@ -193,63 +221,34 @@ def _member(file: BinaryIO, prefix: str) -> _Member:
         if len(header) != _AR_HEADER_BYTES or header[58:] != b"`\n":
             raise tarfile.ReadError(f"it ends before {prefix}")
         name = header[:16].decode("ascii").rstrip().rstrip("/")
-        size = int(header[48:58].decode("ascii"))
-        if size < 0:
-            raise tarfile.ReadError(f"{name} has a negative size")
+        start, size = file.tell(), int(header[48:58].decode("ascii"))
+        if not 0 <= size <= os.fstat(file.fileno()).st_size - start:
+            raise tarfile.ReadError(f"it ends inside {name}")
+        file.seek(start + size + size % 2)
         if name.startswith(prefix):
-            return _Member(file, name, size)
+            return name, _window(file, start, size)
         if not name.startswith("_"):
             raise tarfile.ReadError(f"{name} where {prefix} should be")
-        file.seek(size + size % 2, io.SEEK_CUR)
 
 
-class _Member(io.RawIOBase):
-    """A member of an ar archive as a stream that ends where the member does."""
-
-    def __init__(self, file: BinaryIO, name: str, size: int) -> None:
-        super().__init__()
-        self.name = name
-        self._file = file
-        self._left = size
-        self._next = file.tell() + size + size % 2
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        data = self._file.read(wanted)
-        if len(data) != wanted:
-            raise EOFError(f"it ends inside {self.name}")
-        self._left -= wanted
-        return data
-
-    def skip(self) -> None:
-        """Go to where the next member begins."""
-        self._file.seek(self._next)
-
-
-def _decompressed(member: _Member) -> IO[bytes]:
-    suffix = member.name.rpartition(".")[2]
-    raw = cast("IO[bytes]", member)
-    match suffix:
+def _decompressed(name: str, data: BinaryIO) -> IO[bytes]:
+    match name.rpartition(".")[2]:
         case "tar":
-            return raw
+            return data
         case "xz":
-            return cast("IO[bytes]", lzma.LZMAFile(raw))
+            return lzma.LZMAFile(data)
         case "gz":
-            return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+            return cast("IO[bytes]", gzip.GzipFile(fileobj=data))
         case "bz2":
-            return cast("IO[bytes]", bz2.BZ2File(raw))
+            return bz2.BZ2File(data)
         case "zst":
-            return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(raw))
-    raise tarfile.ReadError(f"{member.name} is compressed in an unknown way")
+            return zstandard.ZstdDecompressor().stream_reader(data)
+    raise tarfile.ReadError(f"{name} is compressed in an unknown way")
 
 
 def _read_control(file: BinaryIO) -> dict[str, bytes]:
-    member = _member(file, "control.tar")
-    data = _decompressed(member).read(_CONTROL_MAX_BYTES)
-    member.skip()
+    with _decompressed(*_member(file, "control.tar")) as stream:
+        data = stream.read(_CONTROL_MAX_BYTES)
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         for info in archive:
@@ -261,10 +260,9 @@ def _read_control(file: BinaryIO) -> dict[str, bytes]:
 
 
 def _read_data(file: BinaryIO, spool: Spool) -> Iterator[tuple[str, Entry]]:
-    source = _decompressed(_member(file, "data.tar"))
-    archive = tarfile.TarFile(
-        fileobj=spool.append(source), encoding="utf-8", errors="surrogateescape"
-    )
+    with _decompressed(*_member(file, "data.tar")) as stream:
+        spooled = spool.append(stream)
+    archive = tarfile.TarFile(fileobj=spooled, encoding="utf-8", errors="surrogateescape")
     seen: dict[str, Entry] = {}
     for info in archive:
         path = _clean_path(info.name)
@@ -283,7 +281,7 @@ def _entry(info: tarfile.TarInfo, seen: Mapping[str, Entry]) -> Entry:
         return Entry(kind=Kind.SYMLINK, mode=0o777, target=info.linkname)
     if info.islnk():
         linked = seen.get(_clean_path(info.linkname))
-        if linked is None or linked.kind is not Kind.FILE:
+        if linked is None or linked.kind is Kind.DIRECTORY:
             raise tarfile.ReadError(f"{info.name} is a hard link to nothing before it")
         return linked
     if info.isreg() and not info.issparse():

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from builder.audit.elf import ElfError, dynamic_span, read_elf
 from builder.engines.debian.deb import Kind
 from builder.engines.debian.tree import Tree
 
@@ -24,9 +25,8 @@ _EXTENSION_MAGIC = 0xEAA42174
 _LITTLE_ENDIAN = 2
 _ELF_LIBC6 = 0x0003
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
-_NAME_MAX_BYTES = 255
+_PROGRAM_HEADERS_BYTES = 4096
+"""Enough for the header and 72 program headers, which linkers write right after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,46 +103,17 @@ def soname_of(tree: Tree, path: str, machine: Machine) -> str | None:
 
     One without a DT_SONAME goes by its file name, which is "" here.
     """
-    header = tree.read(path, 0, 64) or b""
-    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":  # 64-bit, little-endian
+    file = tree.open(path)
+    if file is None:
         return None
-    if int.from_bytes(header[18:20], "little") != machine.elf:
+    try:
+        if dynamic_span(file.read(_PROGRAM_HEADERS_BYTES)) is None:
+            return None
+        facts = read_elf(file)
+    except ElfError:
         return None
-    segments = _segments(tree, path, header)
-    dynamic = next((segment for segment in segments if segment[0] == _PT_DYNAMIC), None)
-    if dynamic is None:
-        return None
-    tags = _dynamic_tags(tree.read(path, dynamic[1], dynamic[3]) or b"")
-    if _DT_SONAME not in tags or _DT_STRTAB not in tags:
-        return ""
-    address = tags[_DT_STRTAB] + tags[_DT_SONAME]
-    for kind, offset, start, size in segments:
-        if kind == _PT_LOAD and start <= address < start + size:
-            text = tree.read(path, offset + address - start, _NAME_MAX_BYTES + 1) or b""
-            return text.partition(b"\0")[0].decode("utf-8", "surrogateescape")
-    return ""
-
-
-def _segments(tree: Tree, path: str, header: bytes) -> list[tuple[int, int, int, int]]:
-    """Type, file offset, virtual address and size in the file of every program header."""
-    (table,) = struct.unpack_from("<Q", header, 32)
-    size, count = struct.unpack_from("<2H", header, 54)
-    data = tree.read(path, table, size * count) or b""
-    found = []
-    for start in range(0, len(data) - 55, max(size, 56)):
-        kind, _, offset, address, _, length = struct.unpack_from("<2I4Q", data, start)
-        found.append((kind, offset, address, length))
-    return found
-
-
-def _dynamic_tags(data: bytes) -> dict[int, int]:
-    tags: dict[int, int] = {}
-    for start in range(0, len(data) - 15, 16):
-        tag, value = struct.unpack_from("<qQ", data, start)
-        if tag == _DT_NULL:
-            break
-        tags.setdefault(tag, value)
-    return tags
+    fits = (facts.machine, facts.bits) == (machine.elf, 64)
+    return facts.soname or "" if fits else None
 
 
 def _folders(tree: Tree, machine: Machine) -> list[str]:
@@ -161,7 +132,7 @@ def _folders(tree: Tree, machine: Machine) -> list[str]:
 
 def _listed(tree: Tree, path: str) -> Iterator[str]:
     """The folders in one configuration file and those that it includes (ldconfig(8))."""
-    for line in (tree.read(path) or b"").decode("utf-8", "surrogateescape").splitlines():
+    for line in tree.read(path).decode("utf-8", "surrogateescape").splitlines():
         words = line.partition("#")[0].split()
         if words[:1] == ["include"]:
             for pattern in words[1:]:

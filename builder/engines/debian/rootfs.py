@@ -17,7 +17,7 @@ from builder.engines.debian.accounts import read_accounts
 from builder.engines.debian.alternatives import install_alternatives
 from builder.engines.debian.certificates import install_certificates
 from builder.engines.debian.database import install_database
-from builder.engines.debian.deb import Deb, Entry, Kind, Spool, read_deb
+from builder.engines.debian.deb import Deb, Entry, Kind, Spool, open_spool, read_deb
 from builder.engines.debian.law import LAW_FILE, Covered, Ruling, judge, load_law, refusal
 from builder.engines.debian.ldcache import MACHINES, install_cache
 from builder.engines.debian.scripts import Alternative
@@ -45,7 +45,7 @@ def write_rootfs(
     Raises ExternalError where a file is not the package that is locked, UsageError where packages
     contradict each other or one has scripts that would have to be run.
     """
-    with Spool(workdir) as spool:
+    with open_spool(workdir) as spool:
         packages = [_read(locked, path, spool) for locked, path in debs]
         rulings = judge(packages, load_law())
         tree = Tree(spool)
@@ -143,7 +143,7 @@ class _Configuration:
         for copy in law.copies:
             found = tree.find(copy.source)
             if found is not None and tree.get(copy.to) is None:
-                data = tree.read(copy.source) or b""
+                data = tree.read(copy.source)
                 tree.put(copy.to, replace(found[1], content=data))
         for file in law.files:
             path = self._fill(file.path, ruling)
@@ -177,10 +177,10 @@ def _install_shells(tree: Tree) -> None:
 
     debianutils' own list comes first, comments and all, then what packages add.
     """
-    template = (tree.read(_SHELLS) or b"").decode().splitlines()
+    template = tree.read(_SHELLS).decode().splitlines()
     listed = list(template)
     for name, _ in tree.children(f"{_SHELLS}.d"):
-        listed += (tree.read(f"{_SHELLS}.d/{name}") or b"").decode().splitlines()
+        listed += tree.read(f"{_SHELLS}.d/{name}").decode().splitlines()
     known: dict[str, None] = {}
     for shell in (line.partition("#")[0] for line in listed):
         folder, _, name = shell.rpartition("/")

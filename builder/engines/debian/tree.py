@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from io import BytesIO
+from typing import BinaryIO
 
 from builder.engines.debian.deb import Deb, Entry, Kind, Span, Spool
 from builder.errors import UsageError
@@ -110,15 +112,18 @@ class Tree:
         real = "/".join(done)
         return (real, self._entries[real]) if real else None
 
-    def read(self, path: str, start: int = 0, size: int | None = None) -> bytes | None:
-        """Part of the file that `path` leads to; None where it leads to no file."""
+    def open(self, path: str) -> BinaryIO | None:
+        """The file that `path` leads to, to be read; None where it leads to no file."""
         found = self.find(path)
         if found is None or found[1].kind is not Kind.FILE:
             return None
         content = found[1].content
-        if isinstance(content, Span):
-            return self._spool.read(content, start, size)
-        return content[start:] if size is None else content[start : start + size]
+        return self._spool.open(content) if isinstance(content, Span) else BytesIO(content)
+
+    def read(self, path: str) -> bytes:
+        """The whole file that `path` leads to; nothing where it leads to no file."""
+        file = self.open(path)
+        return b"" if file is None else file.read()
 
     def children(self, path: str) -> Iterator[tuple[str, Entry]]:
         """The names right below a folder, sorted by their bytes."""
@@ -175,7 +180,7 @@ class Tree:
 
     def _content(self, entry: Entry) -> bytes:
         content = entry.content
-        return self._spool.read(content) if isinstance(content, Span) else content
+        return self._spool.open(content).read() if isinstance(content, Span) else content
 
     def _add_parents(self, path: str) -> None:
         parent = path.rpartition("/")[0]
