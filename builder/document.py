@@ -139,9 +139,6 @@ def validate(model: type[_Model], document: Document) -> _Model:
     return result
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def _read(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
@@ -190,9 +187,6 @@ def _refusal(
     path: Path, message: str, *, line: int | None = None, hint: str | None = None
 ) -> RecipeError:
     return RecipeError([Problem(file=str(path), line=line, message=message, hint=hint)])
-
-
-# ── composing ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +380,6 @@ def _syntax_hint(problem: str) -> str:
         return "put quotes around a value that begins with a special sign or holds `: `"
     return "compare this line's indentation, quotes and brackets with those before it"
 
-
-# ── validating ───────────────────────────────────────────────────────────────────────────────────
 
 _WORDS = frozenset({"int_type", "int_parsing", "bool_type", "bool_parsing"})
 _EXPECTED = {

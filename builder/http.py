@@ -7,6 +7,7 @@ sent to a host that a redirect names (httpx drops them there).
 
 from __future__ import annotations
 
+import netrc
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import httpx
 
 from builder import __version__
-from builder.errors import ExternalError, OfflineError
+from builder.errors import ExternalError, OfflineError, UsageError
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.5
@@ -27,6 +28,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT = httpx.Timeout(30.0, read=60.0)
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CHUNK_BYTES = 1 << 18
+_FINAL = (httpx.TooManyRedirects, httpx.DecodingError, httpx.UnsupportedProtocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Http:
     def size(self, url: str) -> int:
         """The size in bytes of what `url` names, from its headers alone."""
         response = self._send("HEAD", url, {})
-        length = response.headers.get("content-length")
-        if length is None:
+        length = response.headers.get("content-length", "")
+        if not length.isdecimal():
             raise ExternalError(f"{redact(url)}: the server does not say how large the file is")
         return int(length)
 
@@ -122,13 +124,11 @@ class Http:
         client = self._opened()
         for attempt in range(_ATTEMPTS):
             last = attempt == _ATTEMPTS - 1
-            request = client.build_request(
-                method, url, headers={"Accept-Encoding": "identity", **headers}
-            )
+            request = _request(client, method, url, headers)
             try:
                 response = client.send(request, stream=stream)
-            except httpx.TransportError as error:
-                if last:
+            except httpx.RequestError as error:
+                if last or isinstance(error, _FINAL):
                     raise _unreachable(url, error) from None
                 self._sleep(_pause(attempt, None))
                 continue
@@ -158,8 +158,17 @@ class Http:
 
 
 def redact(url: str) -> str:
-    """`url` without user, password, query and fragment, fit for a message or a file."""
-    parts = urlsplit(url)
+    """`url` without user, password, query and fragment, fit for a message or a file.
+
+    One that cannot be taken apart (a password with a bare `/` or `#`) is not shown at all.
+    """
+    try:
+        parts = urlsplit(url)
+        unsure = parts.port is None and not parts.netloc and "@" in parts.path
+    except ValueError:
+        unsure = True
+    if unsure:
+        return "(a URL that cannot be read)"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
@@ -176,12 +185,14 @@ class _HostAuth(httpx.Auth):
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._by_host: dict[str, httpx.BasicAuth] = {}
         for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
-            parts = urlsplit(environ.get(name, ""))
+            try:
+                parts = urlsplit(environ.get(name, ""))
+            except ValueError:
+                raise UsageError(f"the variable {name} does not hold a URL") from None
             if parts.hostname and parts.username:
                 user, password = unquote(parts.username), unquote(parts.password or "")
                 self._by_host[parts.hostname] = httpx.BasicAuth(user, password)
-        named = environ.get("NETRC") or f"{environ.get('HOME', '')}/.netrc"
-        self._netrc = httpx.NetRCAuth(named) if Path(named).is_file() else None
+        self._netrc = _netrc_auth(environ.get("NETRC") or f"{environ.get('HOME', '')}/.netrc")
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         auth = self._by_host.get(request.url.host) or self._netrc
@@ -189,6 +200,24 @@ class _HostAuth(httpx.Auth):
             yield request
         else:
             yield from auth.auth_flow(request)
+
+
+def _netrc_auth(path: str) -> httpx.NetRCAuth | None:
+    if not Path(path).is_file():
+        return None
+    try:
+        return httpx.NetRCAuth(path)
+    except netrc.NetrcParseError as error:  # its message may quote a password
+        raise UsageError(f"{path}:{error.lineno}: not in the form of a netrc file") from None
+
+
+def _request(
+    client: httpx.Client, method: str, url: str, headers: Mapping[str, str]
+) -> httpx.Request:
+    try:
+        return client.build_request(method, url, headers=headers)
+    except httpx.InvalidURL:  # its message may quote a password
+        raise ExternalError(f"{redact(url)}: not a URL that can be asked for") from None
 
 
 def _content_range(url: str, value: str) -> tuple[int, int]:
@@ -208,12 +237,12 @@ def _chunks(url: str, response: httpx.Response) -> Iterator[bytes]:
 
 
 def _pause(attempt: int, retry_after: str | None) -> float:
-    if retry_after is not None and retry_after.isdigit():
+    if retry_after is not None and retry_after.isdecimal():
         return min(float(retry_after), _LONGEST_PAUSE_SECONDS)
     return min(_FIRST_PAUSE_SECONDS * 2.0**attempt, _LONGEST_PAUSE_SECONDS)
 
 
-def _unreachable(url: str, error: httpx.TransportError) -> ExternalError:
+def _unreachable(url: str, error: httpx.RequestError) -> ExternalError:
     return ExternalError(
         f"{redact(url)}: {type(error).__name__}: {error}",
         hint="check the network and the proxy settings, then run the same command again",

@@ -54,10 +54,15 @@ class PlainProgress(Progress):
 
     @contextmanager
     def task(self, label: str, total_bytes: int) -> Iterator[Advance]:
-        """Print the label once, at the start."""
-        if total_bytes:
-            self.note(f"{label}: {format_size(total_bytes)}")
-        yield lambda size_bytes: None
+        """Print the label once, when the first bytes come."""
+        announced = threading.Event()
+
+        def advance(size_bytes: int) -> None:
+            if not announced.is_set():
+                announced.set()
+                self.note(f"{label}: {format_size(total_bytes)}")
+
+        yield advance
 
     def _line(self, text: str) -> None:
         with self._lock:

@@ -39,6 +39,7 @@ UV = "uv"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH where the base sets none (as container engines have it)."""
 
+_OWN_FOLDER = "/opt/spark-build"
 _INSTALL_FLAGS = (
     "--no-config",
     "--no-cache",
@@ -50,25 +51,21 @@ _INSTALL_FLAGS = (
     "--link-mode=copy",
     "--preview-features=pylock",
 )
-# uv's settings that a base's environment may bring, and that would change what is installed or
-# fail the installation; the flags above win over those that are not listed.
+# What a base's environment may set, and uv would follow in spite of the flags above.
 _UV_VARIABLES = (
     "UV_BUILD_CONSTRAINT",
     "UV_COMPILE_BYTECODE",
     "UV_CONFIG_FILE",
     "UV_CONSTRAINT",
-    "UV_EXCLUDE_NEWER",
-    "UV_NO_BUILD_ISOLATION",
+    "UV_FIND_LINKS",
     "UV_NO_VERIFY_HASHES",
     "UV_OFFLINE",
     "UV_PROJECT",
-    "UV_PYTHON",
-    "UV_SYSTEM_PYTHON",
-    "UV_TORCH_BACKEND",
     "UV_WORKING_DIR",
 )
 _BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _WORD = re.compile(r"[A-Za-z0-9._+@=,:/-]+")
+_LABEL = re.compile(r"[A-Za-z0-9._/-]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ROOT = frozenset({"root", "0", "root:root", "0:0"})
 
@@ -202,14 +199,11 @@ def _item(step: Step, number: int) -> _Item:
             return _Copy(copied, step.path, step.mode)
         case InstallWheels():
             lock = ContextFile(name=step.lock_filename, kind="lock")
-            return _Install(lock, f"/tmp/{step.lock_filename}")  # noqa: S108  (in the image)
+            return _Install(lock, f"{_OWN_FOLDER}/{step.lock_filename}")
         case Symlink():
             return _Links((step,))
         case _:
             assert_never(step)
-
-
-# ── filters ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def line(text: str) -> str:
@@ -226,7 +220,7 @@ def quote_value(text: str) -> str:
 
 
 def json_array(words: Iterable[str]) -> str:
-    """The exec form; a backslash as \\u005c, since hadolint misreads one before a quote."""
+    """The exec form; backslashes by their number, since hadolint misreads one before a quote."""
     text = json.dumps([line(word) for word in words], ensure_ascii=False)
     return text.replace("\\\\", "\\u005c")
 
@@ -247,6 +241,13 @@ def variable(text: str) -> str:
     """`text` as it is, where it is the name of a variable."""
     if _NAME.fullmatch(text) is None:
         raise BuilderError(f"{text!r} is not the name of a variable")
+    return text
+
+
+def label(text: str) -> str:
+    """`text` as it is, where it is the name of a label."""
+    if _LABEL.fullmatch(text) is None:
+        raise BuilderError(f"{text!r} cannot stand for the name of a label")
     return text
 
 
@@ -276,6 +277,7 @@ def _templates() -> jinja2.Environment:
         "quote_shell": quote_shell,
         "word": word,
         "variable": variable,
+        "label": label,
         "mode": mode,
     }
     environment.tests["plain_label"] = plain_label

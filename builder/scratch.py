@@ -22,18 +22,26 @@ def scratch_folder(cache: Path) -> Iterator[Path]:
     """An empty folder of our own on the cache's file system; gone afterwards, however we end."""
     root = cache / "scratch"
     root.mkdir(parents=True, exist_ok=True)
-    _sweep(root)
-    folder = Path(tempfile.mkdtemp(dir=root))
-    try:
-        with (folder / f"{_LOCK}-new").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Under its name it is locked from the first moment, so no other run takes it for dead.
-            (folder / f"{_LOCK}-new").rename(folder / _LOCK)
+    # One at a time: between being made and being locked, a folder looks like an abandoned one.
+    with _locked(root.with_name("scratch.lock")):
+        _sweep(root)
+        folder = Path(tempfile.mkdtemp(dir=root))
+        lock = (folder / _LOCK).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
+        try:
             inner = folder / "work"
             inner.mkdir()
             yield inner
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_whole(path: Path, data: bytes, cache: Path) -> None:

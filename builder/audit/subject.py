@@ -69,10 +69,14 @@ class SubjectOther:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """All packages of one lock for one platform (`linux/arm64`); `source` names it in messages."""
+    """All packages of one lock for one platform (`linux/arm64`).
+
+    `source` names the lock in messages; `target` is the GPU that it is for, where it says so.
+    """
 
     source: str
     platform: str
+    target: str | None = None
     wheels: tuple[SubjectWheel, ...]
     others: tuple[SubjectOther, ...] = ()
 
@@ -82,6 +86,7 @@ def subject_of(lock: Lock) -> Subject:
     return Subject(
         source=lock.filename,
         platform=lock.platform,
+        target=lock.target,
         wheels=tuple(
             SubjectWheel(
                 name=wheel.name,

@@ -28,6 +28,7 @@ from builder.targets import find_target
 from builder.verify import verify
 
 _EXIT_FINDINGS = 1
+_DEFAULT_TARGET = "gb10"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,8 +115,14 @@ def _audit(arguments: argparse.Namespace) -> int:
 def _audit_one(
     path: Path, arguments: argparse.Namespace, context: Context, http: Http
 ) -> audits.Report:
-    subject = audits.read_subject(path)
-    target = find_target(arguments.target or subject.target or "gb10")
+    asked = find_target(arguments.target or _DEFAULT_TARGET)
+    subject = audits.read_subject(path, platform=asked.platform)
+    target = find_target(arguments.target or subject.target or _DEFAULT_TARGET)
+    if target.platform != subject.platform:
+        raise UsageError(
+            f"{path}: the lock is for {subject.platform}, {target.name} is {target.platform}",
+            hint="leave --target out, or lock the recipe for that target",
+        )
     return audits.audit(
         subject,
         cuda_major=target.cuda.major,

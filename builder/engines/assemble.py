@@ -27,7 +27,7 @@ from builder.oci.image import (
     MAX_LAYERS,
     Image,
     LayerBlob,
-    layout_digest,
+    holds,
     read_layout,
     verify_blob,
     write_layout,
@@ -41,6 +41,7 @@ from builder.scratch import publish, scratch_folder
 _LARGE_WHEEL_BYTES = 64 << 20
 _JOBS = 2  # inflating and hashing let go of the interpreter; more threads than that gain little
 _OWN_LAYER_VERSION = 1
+_ACROSS = "two of the packages, or one of them and the recipe,"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Assembler:
         parts = [*self._debian(plan), *self._wheels(plan), self._own(plan, sources)]
         _refuse_conflicts(part.layer for part in parts)
         image = self._image(plan, base, parts)
-        if layout_digest(destination) != image.digest:
+        if not holds(destination, image):
             with scratch_folder(self._context.cache) as folder:
                 write_layout(image, folder / "oci")
                 publish(folder / "oci", destination)
@@ -259,7 +260,20 @@ def _refuse_conflicts(layers: Iterable[MadeLayer]) -> None:
     for layer in layers:
         for path, sha256 in layer.files.items():
             if seen.setdefault(path, sha256) != sha256:
-                raise _conflict(path, "two of the packages")
+                raise _conflict(path, _ACROSS)
+    if clash := seen.keys() & _above(seen):
+        raise _conflict(min(clash), _ACROSS)
+
+
+def _above(paths: Iterable[str]) -> set[str]:
+    """Every folder that one of `paths` lies in."""
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def _conflict(path: str, owners: str) -> LayerError:

@@ -39,7 +39,7 @@ def image_config(
             "type": "layers",
             "diff_ids": [*rootfs["diff_ids"], *(diff_id for diff_id, _ in added)],
         },
-        "history": [*base.get("history", []), *history],
+        "history": [*(base.get("history") or []), *history],
     }
 
 

@@ -54,10 +54,10 @@ class LayerCache:
         try:
             known = json.loads(record.read_bytes())
             blob = self._blob(LayerDigest(**known["digest"]))
-            whole = blob.path.stat().st_size == blob.size
+            layer = MadeLayer(blob=blob, files=known["files"], written=False)
+            return layer if blob.path.stat().st_size == blob.size else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return MadeLayer(blob=blob, files=known["files"], written=False) if whole else None
 
     def _make(
         self,

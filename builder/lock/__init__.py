@@ -5,7 +5,7 @@ A lock that still answers the recipe is taken as it is, and nothing is resolved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,9 @@ def lock_recipe(
     path = loaded.path.with_name(lock_filename(loaded.recipe.name, target.name))
     inputs = plain(recipe_inputs(loaded.recipe, target))
     earlier = read_lock(path) if path.exists() else None
-    changes = ["there is no lock yet"] if earlier is None else _changes(loaded, earlier, inputs)
+    changes = ["there is no lock yet"]
+    if earlier is not None:
+        changes = [*drift(earlier.filename, path.name, "lock"), *_changes(loaded, earlier, inputs)]
     if earlier is not None and not changes and not upgrade:
         return Locked(lock=earlier, path=path, written=False)
     if frozen:
@@ -83,9 +85,10 @@ def drift(old: Any, new: Any, where: str = "") -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             yield from drift(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
-    elif isinstance(old, Sequence) and isinstance(new, Sequence) and not isinstance(old, str):
-        yield from (f"{where}: - {item}" for item in old if item not in new)
-        yield from (f"{where}: + {item}" for item in new if item not in old)
+    elif isinstance(old, list) and isinstance(new, list) and old != new:
+        lines = [f"{where}: - {item}" for item in old if item not in new]
+        lines += [f"{where}: + {item}" for item in new if item not in old]
+        yield from lines or [f"{where}: the same in another order or number"]
     elif old != new:
         yield f"{where}: {_shown(old)} → {_shown(new)}"
 

@@ -6,10 +6,8 @@ Its layers are read as they lie there; nothing of the image is run.
 from __future__ import annotations
 
 import re
-import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import IO
 
 from builder.errors import LockError
@@ -17,9 +15,10 @@ from builder.oci.image import Image
 from builder.oci.reader import open_members
 
 _PYTHON = re.compile(r"(usr/local/bin|usr/bin)/python(3\.\d+)")
-_LIBC = "libc.so.6"
+_LIBC = re.compile(r"libc(\.so\.6|-2\.\d+\.so)")  # the second until glibc 2.33
 _GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=\0)")
 _WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +35,18 @@ def inspect_base(image: Image) -> BaseFacts:
     pythons: set[str] = set()
     glibc = None
     for layer in image.layers:
+        added: set[str] = set()
         with open_members(layer.path) as members:
             for member, content in members:
                 path = member.name.removeprefix("./").lstrip("/")
-                _note_python(path, member, pythons)
-                if PurePosixPath(path).name == _LIBC and content is not None:
-                    glibc = _newest_version(content)
+                folder, _, name = path.rpartition("/")
+                if name.startswith(_WHITEOUT):
+                    pythons -= _hidden(folder, name, pythons)
+                elif _PYTHON.fullmatch(path) and (member.isreg() or member.issym()):
+                    added.add(path)
+                elif _LIBC.fullmatch(name) and content is not None:
+                    glibc = _newest_version(content) or glibc
+        pythons |= added
     if glibc is None:
         raise LockError(
             "the base has no libc.so.6 of GNU's, which manylinux wheels need (PEP 600)",
@@ -50,12 +55,10 @@ def inspect_base(image: Image) -> BaseFacts:
     return _facts(pythons, glibc)
 
 
-def _note_python(path: str, member: tarfile.TarInfo, pythons: set[str]) -> None:
-    if _PYTHON.fullmatch(path) and (member.isreg() or member.issym()):
-        pythons.add(f"/{path}")
-    folder, _, name = path.rpartition("/")
-    if name.startswith(_WHITEOUT):
-        pythons.discard(f"/{folder}/{name.removeprefix(_WHITEOUT)}")
+def _hidden(folder: str, name: str, paths: Iterable[str]) -> set[str]:
+    """Those of the lower layers' `paths` that a whiteout takes away (OCI layer.md, "Whiteouts")."""
+    gone = folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
+    return {path for path in paths if f"{path}/".startswith(f"{gone}/" if gone else "")}
 
 
 def _newest_version(content: IO[bytes]) -> str | None:
@@ -66,7 +69,7 @@ def _newest_version(content: IO[bytes]) -> str | None:
 
 def _facts(pythons: Iterable[str], glibc: str) -> BaseFacts:
     """/usr/local goes before /usr, as it does on PATH; then the newest."""
-    found = [(path, _version(path)) for path in pythons]
+    found = [(f"/{path}", _version(path)) for path in pythons]
     found.sort(key=lambda item: (item[0].startswith("/usr/local/"), item[1]))
     if not found:
         return BaseFacts(python=None, interpreter=None, glibc=glibc)

@@ -8,11 +8,13 @@ themselves; `[tool.spark-build]` adds what an image needs beyond wheels. No reso
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import tomli_w
 from packaging.markers import Marker
@@ -22,9 +24,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.errors import LockError
+from builder.lock.platforms import MACHINES
 
 FORMAT = 1
 _TOOL = "spark-build"
+_TEXTS = ("name", "target", "platform", "python", "interpreter", "glibc")
+_DEB_TEXTS = ("name", "version", "architecture", "url", "sha256")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +44,11 @@ class LockedFile:
 
     @property
     def filename(self) -> str:
-        """The last part of the URL's path, percent-decoded where it matters for wheels."""
-        return self.url.partition("#")[0].rpartition("/")[2].replace("%2B", "+")
+        """The last part of the URL's path, percent-decoded."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+
+_File = TypeVar("_File", bound=LockedFile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,23 +129,19 @@ class Lock:
         try:
             document = tomllib.loads(text)
             pylock = Pylock.from_dict(document)
-            extra = document["tool"][_TOOL]
+            extra = _extra(document)
             _check(document, source)
             return cls(
-                name=extra["name"],
-                target=extra["target"],
-                platform=extra["platform"],
-                python=extra["python"],
-                interpreter=extra["interpreter"],
-                glibc=extra["glibc"],
-                base=_read_base(extra["base"]),
+                **{key: _typed(extra, key, str) for key in _TEXTS},
+                base=_read_base(_typed(extra, "base", dict)),
                 wheels=tuple(_read_wheel(package) for package in pylock.packages),
-                inputs=extra["inputs"],
-                tools=extra["tools"],
+                inputs=_typed(extra, "inputs", dict),
+                tools=_typed(extra, "tools", dict),
             )
         except (
             tomllib.TOMLDecodeError,
             PylockValidationError,
+            RecursionError,
             KeyError,
             TypeError,
             ValueError,
@@ -155,12 +161,7 @@ class Lock:
             tool={
                 _TOOL: {
                     "format": FORMAT,
-                    "name": self.name,
-                    "target": self.target,
-                    "platform": self.platform,
-                    "python": self.python,
-                    "interpreter": self.interpreter,
-                    "glibc": self.glibc,
+                    **{key: getattr(self, key) for key in _TEXTS},
                     "tools": dict(self.tools),
                     "inputs": plain(self.inputs),
                     "base": _write_base(self.base),
@@ -187,8 +188,23 @@ def read_lock(path: Path) -> Lock:
 
 
 def _environment(platform: str) -> str:
-    machine = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}[platform]
-    return f"sys_platform == 'linux' and platform_machine == '{machine}'"
+    return f"sys_platform == 'linux' and platform_machine == '{MACHINES[platform]}'"
+
+
+def _extra(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table that is ours."""
+    tools = document.get("tool")
+    extra = tools.get(_TOOL) if isinstance(tools, dict) else None
+    if not isinstance(extra, dict):
+        raise TypeError(f"it has no table [tool.{_TOOL}]")
+    return extra
+
+
+def _typed(table: Mapping[str, Any], key: str, kind: type[_Kind]) -> _Kind:
+    value = table.get(key)
+    if not isinstance(value, kind):
+        raise TypeError(f"{key!r} is missing, or not a {kind.__name__}")
+    return value
 
 
 def _digest(document: Mapping[str, Any]) -> str:
@@ -199,13 +215,15 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _check(document: Mapping[str, Any], source: str) -> None:
-    extra = document["tool"][_TOOL]
-    if extra["format"] != FORMAT:
+    extra = _extra(document)
+    if extra.get("format") != FORMAT:
         raise LockError(
-            f"{source}: written in format {extra['format']}, this spark-build reads {FORMAT}",
+            f"{source}: written in format {extra.get('format')}, this spark-build reads {FORMAT}",
             hint="delete the file and run `spark-build lock RECIPE`",
         )
-    if extra["digest"] != _digest(document):
+    if extra.get("platform") not in MACHINES:
+        raise ValueError(f"no platform is called {extra.get('platform')!r}")
+    if extra.get("digest") != _digest(document):
         raise LockError(
             f"{source}: the body does not match its digest; the file was changed by hand",
             hint="restore it from version control, or delete it and run `spark-build lock RECIPE`",
@@ -243,13 +261,22 @@ def _read_wheel(package: Package) -> LockedWheel:
     wheel = wheels[0]
     if wheel.url is None or wheel.size is None:
         raise ValueError(f"the wheel of {package.name} has no URL or no size")
-    return LockedWheel(
-        name=package.name,
-        version=str(package.version),
-        url=wheel.url,
-        sha256=wheel.hashes["sha256"],
-        size=wheel.size,
+    return _checked(
+        LockedWheel(
+            name=package.name,
+            version=str(package.version),
+            url=wheel.url,
+            sha256=wheel.hashes["sha256"],
+            size=wheel.size,
+        )
     )
+
+
+def _checked(file: _File) -> _File:
+    """The file, whose hash becomes a path in the store and so must be nothing but a hash."""
+    if not _SHA256.fullmatch(file.sha256) or file.size < 0:
+        raise ValueError(f"{file.filename}: no sha256 in small hex digits, or no size in bytes")
+    return file
 
 
 def _write_base(base: DebianBase | OciBase) -> dict[str, Any]:
@@ -273,5 +300,11 @@ def _write_base(base: DebianBase | OciBase) -> dict[str, Any]:
 
 def _read_base(value: Mapping[str, Any]) -> DebianBase | OciBase:
     if "oci" in value:
-        return OciBase(path=value["oci"], digest=value["digest"])
-    return DebianBase(suite=value["debian"], debs=tuple(LockedDeb(**deb) for deb in value["debs"]))
+        return OciBase(path=_typed(value, "oci", str), digest=_typed(value, "digest", str))
+    debs = tuple(_read_deb(deb) for deb in _typed(value, "debs", list))
+    return DebianBase(suite=_typed(value, "debian", str), debs=debs)
+
+
+def _read_deb(value: Mapping[str, Any]) -> LockedDeb:
+    texts = {key: _typed(value, key, str) for key in _DEB_TEXTS}
+    return _checked(LockedDeb(**texts, size=_typed(value, "size", int)))

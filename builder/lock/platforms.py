@@ -5,6 +5,8 @@ from __future__ import annotations
 from packaging.markers import Environment
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
+from builder.errors import LockError
+
 MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 """OCI platform → `platform.machine()` there."""
 
@@ -41,8 +43,17 @@ def markers(platform: str, python: str) -> Environment:
 
 
 def uv_platform(platform: str, glibc: str) -> str:
-    """What uv's `--python-platform` calls `platform` with that glibc or older."""
-    minor = max(known for known in _UV_GLIBC if known <= int(glibc.partition(".")[2]))
+    """What uv's `--python-platform` calls `platform` with that glibc or older.
+
+    Raises LockError where the glibc is older than any that it has a name for.
+    """
+    fitting = [known for known in _UV_GLIBC if known <= int(glibc.partition(".")[2])]
+    if not fitting:
+        raise LockError(
+            f"the base has glibc {glibc}, and wheels are resolved for 2.{_UV_GLIBC[0]} or newer",
+            hint="take a newer base",
+        )
+    minor = fitting[-1]
     return f"{MACHINES[platform]}-manylinux_2_{minor}"
 
 

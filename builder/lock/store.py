@@ -82,12 +82,27 @@ class Store:
                 part.unlink(missing_ok=True)
                 advance(file.size)
                 return 0
-            received = _download(file, http, handle, advance)
+            try:
+                received = _download(file, http, handle, advance)
+            except _WrongFileError:
+                part.unlink()
+                raise
             handle.flush()
             os.fsync(handle.fileno())
-            part.chmod(0o444)
             part.rename(path)
+            path.chmod(0o444)  # not before: a part that is left must stay writable
         return received
+
+
+class _WrongFileError(ExternalError):
+    """The server has another file than the locked one; what came of it is of no use."""
+
+    def __init__(self, file: LockedFile, found: str) -> None:
+        super().__init__(
+            f"{redact(file.url)}: what the server sends {found}",
+            hint="the file was replaced there; `spark-build lock RECIPE --upgrade` locks what is "
+            "there now",
+        )
 
 
 @contextmanager
@@ -103,9 +118,7 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
             if same:
                 yield handle
                 return
-            # A finished file was renamed under us: what we opened is the whole file, or gone.
-            if not part.exists():
-                continue
+            # It was renamed under us: what we opened is the whole file, or gone.
 
 
 def _download(file: LockedFile, http: Http, handle: BinaryIO, advance: Advance) -> int:
@@ -120,11 +133,7 @@ def _download(file: LockedFile, http: Http, handle: BinaryIO, advance: Advance) 
         if hasher.hexdigest() == file.sha256:
             return received
         advance(-handle.tell())
-    raise ExternalError(
-        f"{redact(file.url)}: what the server sends has sha256 {hasher.hexdigest()}, "
-        f"the lock says {file.sha256}",
-        hint="the file was replaced there; `spark-build lock RECIPE --upgrade` locks what is now",
-    )
+    raise _WrongFileError(file, f"has sha256 {hasher.hexdigest()}, the lock says {file.sha256}")
 
 
 def _resume(handle: BinaryIO, size: int) -> hashlib._Hash:
@@ -146,6 +155,8 @@ def _append(
     while handle.tell() < file.size:
         try:
             received += _append_once(file, http, handle, hasher, advance)
+        except _WrongFileError:
+            raise
         except ExternalError:
             broken_off += 1
             if broken_off >= _BROKEN_OFF_TIMES:
@@ -161,6 +172,8 @@ def _append_once(
     received = 0
     with http.stream(file.url, start) as (first, chunks):
         skip = start - first
+        if skip < 0:
+            raise ExternalError(f"{redact(file.url)}: sent from byte {first}, not from {start}")
         for chunk in chunks:
             received += len(chunk)
             data = chunk[skip:] if skip else chunk
@@ -169,7 +182,7 @@ def _append_once(
             hasher.update(data)
             advance(len(data))
             if handle.tell() > file.size:
-                raise ExternalError(f"{redact(file.url)}: larger than the {file.size} bytes locked")
+                raise _WrongFileError(file, f"is larger than the {file.size} bytes locked")
     if handle.tell() < file.size:
         raise ExternalError(f"{redact(file.url)}: ended after {handle.tell()} of {file.size} bytes")
     return received

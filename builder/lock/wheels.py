@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 import uv
-from packaging.pylock import PackageWheel, Pylock
+from packaging.pylock import PackageWheel, Pylock, PylockSelectError, PylockValidationError
 
 from builder import process
 from builder.context import Context
@@ -41,6 +41,7 @@ _PASSES = frozenset(
 )
 _NO_SOLUTION = "No solution found"
 _SIZE_JOBS = 8
+_PIN = "pin a version that has a wheel for it; packages are not compiled here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def resolve(
         return ()
     with scratch_folder(context.cache) as folder:
         output = _compile(request, folder, context, earlier, upgrade=upgrade, run=run)
-    chosen = _choose(request, Pylock.from_dict(tomllib.loads(output)))
+    chosen = _choose(request, _parse(output))
     known = {wheel.sha256: wheel.size for wheel in earlier}
     with threads(_SIZE_JOBS) as pool:
         return tuple(pool.map(lambda item: _locked(item, known, http), chosen))
@@ -128,10 +129,11 @@ def _mirror(environ: Mapping[str, str]) -> str | None:
         settings = tomllib.loads((Path(home) / "uv" / "uv.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         settings = {}
-    for index in settings.get("index", []):
-        if index.get("default"):
+    indexes = settings.get("index")
+    for index in indexes if isinstance(indexes, list) else ():
+        if isinstance(index, dict) and index.get("default") and "url" in index:
             return str(index["url"])
-    return settings.get("index-url") or environ.get("PIP_INDEX_URL")
+    return str(settings.get("index-url") or environ.get("PIP_INDEX_URL") or "") or None
 
 
 def _uv() -> str:
@@ -165,6 +167,16 @@ def _compile(
     except ToolError as error:
         raise _explained(error, context) from None
     return output.read_text(encoding="utf-8")
+
+
+def _parse(output: str) -> Pylock:
+    try:
+        return Pylock.from_dict(tomllib.loads(output))
+    except (tomllib.TOMLDecodeError, PylockValidationError) as error:
+        raise ExternalError(
+            f"uv wrote a lock that cannot be read: {error}",
+            hint="upgrade uv and spark-build to versions that go together",
+        ) from None
 
 
 def _arguments(request: Request, upgrade: Upgrade) -> list[str]:
@@ -233,12 +245,18 @@ def _choose(request: Request, pylock: Pylock) -> list[tuple[str, str, PackageWhe
     """Name, version and the best wheel of every package (PEP 751, "Installation")."""
     environment = markers(request.platform, request.python)
     tags = wheel_tags(request.platform, request.python, request.glibc)
+    try:
+        selected = list(pylock.select(environment=environment, tags=tags))
+    except PylockSelectError as error:
+        raise LockError(
+            f"{error}: nothing runs on {request.platform} with glibc {request.glibc}", hint=_PIN
+        ) from None
     chosen = []
-    for package, source in pylock.select(environment=environment, tags=tags):
+    for package, source in selected:
         if not isinstance(source, PackageWheel) or package.version is None:
             raise LockError(
                 f"{package.name}: has no wheel for {request.platform} and Python {request.python}",
-                hint="pin a version that has one; packages are not compiled here",
+                hint=_PIN,
             )
         chosen.append((str(package.name), str(package.version), source))
     return sorted(chosen, key=lambda item: item[0])

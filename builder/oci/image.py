@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from builder.errors import UsageError
 
@@ -27,7 +28,8 @@ MAX_LAYERS = 127
 
 _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
-_HASH_BYTES = 1 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +134,17 @@ def link_or_copy(source: Path, destination: Path) -> None:
         destination.chmod(0o444)
 
 
-def layout_digest(folder: Path) -> str | None:
-    """The digest of a layout's one manifest; None where there is no such layout."""
+def holds(folder: Path, image: Image) -> bool:
+    """Whether `folder` is the layout of just this image, every blob there in its full size."""
+    sizes = {layer.digest: layer.size for layer in image.layers}
+    sizes |= {digest_of(raw): len(raw) for raw in (image.config_bytes, image.manifest_bytes)}
     try:
-        manifests = json.loads((folder / "index.json").read_bytes())["manifests"]
-        return str(manifests[0]["digest"]) if len(manifests) == 1 else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        same = (folder / "index.json").read_bytes() == canonical_json(_index(image))
+        return same and all(
+            _blob_path(folder, digest).stat().st_size == size for digest, size in sizes.items()
+        )
+    except OSError:
+        return False
 
 
 def read_layout(folder: Path, platform: str) -> Image:
@@ -152,21 +158,10 @@ def read_layout(folder: Path, platform: str) -> Image:
             f"{folder}: not an OCI layout (it has no file named oci-layout)",
             hint="`skopeo copy docker://IMAGE oci:FOLDER` makes one",
         )
-    raw_manifest = _find_manifest(folder, _load(folder / "index.json"), platform)
-    manifest = json.loads(raw_manifest)
-    raw_config = _blob(folder, manifest["config"])
-    config = json.loads(raw_config)
-    found = f"{config.get('os')}/{config.get('architecture')}"
-    if found != platform:
-        raise UsageError(f"{folder}: the image is for {found}, the target needs {platform}")
-    pairs = zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True)
-    return Image(
-        config=config,
-        layers=tuple(_layer(folder, descriptor, diff_id) for descriptor, diff_id in pairs),
-        annotations=manifest.get("annotations") or {},
-        read_config=raw_config,
-        read_manifest=raw_manifest,
-    )
+    try:
+        return _find_image(folder, platform)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{folder}: not a sound OCI layout: {error}") from None
 
 
 def verify_blob(layer: LayerBlob) -> None:
@@ -189,35 +184,85 @@ def _index(image: Image) -> dict[str, Any]:
     return {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
 
 
-def _hex(digest: str) -> str:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+def _hex(digest: object) -> str:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise UsageError(f"{digest!r}: not a sha256 digest")
-    return value
+    return digest.removeprefix("sha256:")
 
 
-def _find_manifest(folder: Path, index: Mapping[str, Any], platform: str) -> bytes:
-    """The one manifest for `platform`, looked for through nested indexes."""
-    os_name, _, architecture = platform.partition("/")
+def _find_image(folder: Path, platform: str) -> Image:
     seen = []
-    for descriptor in index.get("manifests", []):
-        stated = descriptor.get("platform") or {}
-        seen.append(f"{stated.get('os')}/{stated.get('architecture')}")
-        if stated and (stated.get("os"), stated.get("architecture")) != (os_name, architecture):
+    for descriptor in _manifests(folder, _load(folder / "index.json")):
+        stated = descriptor.get("platform")
+        if isinstance(stated, dict) and _platform(stated) != platform:
+            seen.append(_platform(stated))
             continue
-        if descriptor["mediaType"] in (INDEX, _DOCKER_INDEX):
-            return _find_manifest(folder, json.loads(_blob(folder, descriptor)), platform)
-        if descriptor["mediaType"] in (MANIFEST, _DOCKER_MANIFEST):
-            return _blob(folder, descriptor)
+        raw_manifest = _blob(folder, descriptor)
+        manifest = json.loads(raw_manifest)
+        raw_config = _blob(folder, _field(manifest, "config", dict))
+        config = json.loads(raw_config)
+        if _platform(config) == platform:
+            return _image(folder, manifest, config, raw=(raw_manifest, raw_config))
+        seen.append(_platform(config))
     raise UsageError(
         f"{folder}: holds no image for {platform}, only {', '.join(seen) or 'nothing at all'}"
     )
 
 
+def _manifests(folder: Path, index: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The descriptors of all manifests, those of nested indexes too, in order."""
+    for descriptor in _field(index, "manifests", list):
+        media_type = _field(descriptor, "mediaType", str)
+        if media_type in (INDEX, _DOCKER_INDEX):
+            yield from _manifests(folder, json.loads(_blob(folder, descriptor)))
+        elif media_type in (MANIFEST, _DOCKER_MANIFEST):
+            yield descriptor
+
+
+def _platform(value: Mapping[str, Any]) -> str:
+    return f"{value.get('os')}/{value.get('architecture')}"
+
+
+def _image(
+    folder: Path, manifest: Mapping[str, Any], config: Mapping[str, Any], raw: tuple[bytes, bytes]
+) -> Image:
+    """The image that the two documents describe; `raw` is what they were read from."""
+    _check_config(config)
+    pairs = zip(_field(manifest, "layers", list), config["rootfs"]["diff_ids"], strict=True)
+    return Image(
+        config=config,
+        layers=tuple(_layer(folder, descriptor, diff_id) for descriptor, diff_id in pairs),
+        annotations=manifest.get("annotations") or {},
+        read_manifest=raw[0],
+        read_config=raw[1],
+    )
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    """What images on top of this one take over must have the types that config.md gives it."""
+    for diff_id in _field(_field(config, "rootfs", dict), "diff_ids", list):
+        _hex(diff_id)
+    _field(config, "history", list, default=[])
+    settings = _field(config, "config", dict, default={})
+    for key in ("Labels", "ExposedPorts"):
+        _field(settings, key, dict, default={})
+    if not all(isinstance(entry, str) for entry in _field(settings, "Env", list, default=[])):
+        raise TypeError("Env holds something that is no text")
+
+
+def _field(value: Any, key: str, kind: type[_Kind], default: _Kind | None = None) -> _Kind:
+    """`value[key]` where `value` is an object that has it; absent or null gives `default`."""
+    found = value.get(key) if isinstance(value, dict) else None
+    found = default if found is None else found
+    if not isinstance(found, kind):
+        raise TypeError(f"{key!r} is missing, or not a {kind.__name__}")
+    return found
+
+
 def _load(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path}: not a JSON object")
@@ -225,22 +270,30 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
-    path = folder / "blobs" / "sha256" / _hex(descriptor["digest"])
+    """The JSON document that `descriptor` names, as it is stored."""
+    digest = _field(descriptor, "digest", str)
+    path = _blob_path(folder, digest)
     _load(path)
     data = path.read_bytes()
-    if digest_of(data) != descriptor["digest"]:
+    if digest_of(data) != digest:
         raise UsageError(f"{path}: the blob does not match its digest")
     return data
 
 
+def _blob_path(folder: Path, digest: str) -> Path:
+    return folder / "blobs" / "sha256" / _hex(digest)
+
+
 def _layer(folder: Path, descriptor: Mapping[str, Any], diff_id: str) -> LayerBlob:
-    path = folder / "blobs" / "sha256" / _hex(descriptor["digest"])
-    if not path.is_file() or path.stat().st_size != descriptor["size"]:
+    digest = _field(descriptor, "digest", str)
+    size = _field(descriptor, "size", int)
+    path = _blob_path(folder, digest)
+    if not path.is_file() or path.stat().st_size != size:
         raise UsageError(f"{path}: the layer is missing or cut off")
     return LayerBlob(
-        digest=descriptor["digest"],
+        digest=digest,
         diff_id=diff_id,
-        size=descriptor["size"],
-        media_type=descriptor["mediaType"],
+        size=size,
+        media_type=_field(descriptor, "mediaType", str),
         path=path,
     )

@@ -20,7 +20,7 @@ from builder.verify.tree import Directory, Tree
 
 _FILES_NAMED = 20
 _SITE = re.compile(r"(?P<site>.*/(?:site|dist)-packages)/(?P<rest>.+)", re.DOTALL)
-_DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
+_DIST_INFO = re.compile(r"(?P<name>[^-/]+)-(?P<version>[^-/]+)\.dist-info")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ FORMAT = 1
 _LAYERS_AT_ONCE = 2
 # Of a large file these parts are kept in memory: tables lie at its beginning, or at its end where
 # patchelf moved them. A file whose tables lie elsewhere is read again, into a temporary file.
-_HEAD_BYTES = 16 << 20
+_HEAD_BYTES = 32 << 20
 _TAIL_BYTES = 16 << 20
 _READ_BYTES = 1 << 20
 
@@ -84,7 +84,7 @@ class LayerFacts:
 def read_layers(layers: Sequence[LayerBlob], context: Context) -> tuple[LayerFacts, ...]:
     """The facts of each layer, from the cache or by reading it; ExternalError where it is broken.
 
-    About 32 MiB of memory are taken for each of two layers at a time.
+    About 64 MiB of memory are taken for each of two layers at a time.
     """
     cached = {layer.digest: _load(context.cache, layer.digest) for layer in layers}
     wanted = {layer.digest: layer for layer in layers if cached[layer.digest] is None}
@@ -172,16 +172,15 @@ def _read_windows(magic: bytes, size: int, content: IO[bytes]) -> ElfFacts | Non
     try:
         offset, length = dynamic_span(head) or (0, 0)
         windows = [
-            _Window(0, head),
-            _Window(max(offset, len(head)), end=offset + length),
-            _Window(max(size - _TAIL_BYTES, len(head)), end=size),
+            _Window(max(offset, len(head)), offset + length),
+            _Window(max(size - _TAIL_BYTES, len(head)), size),
         ]
         at = len(head)
         while chunk := content.read(_READ_BYTES):
             for window in windows:
                 window.offer(at, chunk)
             at += len(chunk)
-        return read_elf(cast(BinaryIO, _PartialFile(windows, size)))
+        return read_elf(cast(BinaryIO, _PartialFile(head, windows, size)))
     except ElfError:
         return None
 
@@ -189,9 +188,9 @@ def _read_windows(magic: bytes, size: int, content: IO[bytes]) -> ElfFacts | Non
 class _Window:
     """The part of a file from `start` to `end`, filled as the file goes by."""
 
-    def __init__(self, start: int, data: bytes = b"", *, end: int = 0) -> None:
+    def __init__(self, start: int, end: int) -> None:
         self.start = start
-        self.data = bytearray(data)
+        self.data = bytearray()
         self._end = end
 
     def offer(self, at: int, chunk: bytes) -> None:
@@ -200,10 +199,11 @@ class _Window:
 
 
 class _PartialFile:
-    """A file of which only windows are at hand; reading anything else is an ElfError."""
+    """A file of which its head and some windows are there; reading the rest is an ElfError."""
 
-    def __init__(self, windows: Sequence[_Window], size: int) -> None:
-        self._windows, self._size, self._at = windows, size, 0
+    def __init__(self, head: bytes, windows: Sequence[_Window], size: int) -> None:
+        self._parts = [(0, head), *((window.start, window.data) for window in windows)]
+        self._size, self._at = size, 0
 
     def seek(self, offset: int) -> None:
         self._at = offset
@@ -211,12 +211,12 @@ class _PartialFile:
     def read(self, size: int) -> bytes:
         if self._at >= self._size:
             return b""
-        for window in self._windows:
-            inside = self._at - window.start
-            if 0 <= inside < len(window.data):
-                data = bytes(window.data[inside : inside + size])
-                self._at += len(data)
-                return data
+        for start, data in self._parts:
+            inside = self._at - start
+            if 0 <= inside < len(data):
+                piece = bytes(data[inside : inside + size])
+                self._at += len(piece)
+                return piece
         raise ElfError(f"offset {self._at} was not kept")
 
 

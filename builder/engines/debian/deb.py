@@ -11,7 +11,6 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import shutil
 import tarfile
 import tempfile
@@ -174,11 +173,12 @@ def read_deb(path: Path, name: str, spool: Spool) -> Deb:
     """
     try:
         with path.open("rb") as file:
-            version = _member(file, "debian-binary")[1].read(64)
+            members = _members(file)
+            version = _expect(members, "debian-binary")[1].read(64)
             if not version.startswith(b"2."):
                 raise tarfile.ReadError(f"format {version[:16]!r} is not 2.x")
-            control = _read_control(file)
-            files = tuple(_read_data(file, spool))
+            control = _read_control(*_expect(members, "control.tar"))
+            files = tuple(_read_data(*_expect(members, "data.tar"), spool))
             fields = parse_control(control.pop("control").decode("utf-8"))
             return Deb(filename=name, fields=fields, control=control, files=files)
     except (*_BROKEN, ValueError, KeyError) as error:
@@ -209,26 +209,35 @@ def parse_control(text: str) -> dict[str, str]:
     return fields
 
 
-def _member(file: BinaryIO, prefix: str) -> tuple[str, BinaryIO]:
-    """Name and content of the next member of the ar archive, whose name begins with `prefix`.
+def _members(file: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
+    """Name and content of every member of the ar archive.
 
-    Members whose name begins with an underscore are skipped, as deb(5) demands.
+    Those whose name begins with an underscore are left out, as deb(5) demands.
     """
-    if file.tell() == 0 and file.read(len(_AR_MAGIC)) != _AR_MAGIC:
+    size = file.seek(0, io.SEEK_END)
+    if _window(file, 0, size).read(len(_AR_MAGIC)) != _AR_MAGIC:
         raise tarfile.ReadError("no ar archive")
-    while True:
-        header = file.read(_AR_HEADER_BYTES)
+    start = len(_AR_MAGIC)
+    while start < size:
+        header = _window(file, start, size - start).read(_AR_HEADER_BYTES)
         if len(header) != _AR_HEADER_BYTES or header[58:] != b"`\n":
-            raise tarfile.ReadError(f"it ends before {prefix}")
+            raise tarfile.ReadError(f"no member begins at byte {start}")
+        start += _AR_HEADER_BYTES
         name = header[:16].decode("ascii").rstrip().rstrip("/")
-        start, size = file.tell(), int(header[48:58].decode("ascii"))
-        if not 0 <= size <= os.fstat(file.fileno()).st_size - start:
+        length = int(header[48:58].decode("ascii"))
+        if not 0 <= length <= size - start:
             raise tarfile.ReadError(f"it ends inside {name}")
-        file.seek(start + size + size % 2)
-        if name.startswith(prefix):
-            return name, _window(file, start, size)
         if not name.startswith("_"):
-            raise tarfile.ReadError(f"{name} where {prefix} should be")
+            yield name, _window(file, start, length)
+        start += length + length % 2
+
+
+def _expect(members: Iterator[tuple[str, BinaryIO]], prefix: str) -> tuple[str, BinaryIO]:
+    """The next member, whose name must begin with `prefix`."""
+    name, data = next(members, ("", io.BytesIO()))
+    if not name.startswith(prefix):
+        raise tarfile.ReadError(f"{name or 'the end'} where {prefix} should be")
+    return name, data
 
 
 def _decompressed(name: str, data: BinaryIO) -> IO[bytes]:
@@ -246,21 +255,21 @@ def _decompressed(name: str, data: BinaryIO) -> IO[bytes]:
     raise tarfile.ReadError(f"{name} is compressed in an unknown way")
 
 
-def _read_control(file: BinaryIO) -> dict[str, bytes]:
-    with _decompressed(*_member(file, "control.tar")) as stream:
+def _read_control(name: str, compressed: BinaryIO) -> dict[str, bytes]:
+    with _decompressed(name, compressed) as stream:
         data = stream.read(_CONTROL_MAX_BYTES)
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         for info in archive:
-            name = info.name.removeprefix("./")
-            if info.isreg() and "/" not in name:
+            path = info.name.removeprefix("./")
+            if info.isreg() and "/" not in path:
                 content = archive.extractfile(info)
-                found[name] = content.read() if content else b""
+                found[path] = content.read() if content else b""
     return found
 
 
-def _read_data(file: BinaryIO, spool: Spool) -> Iterator[tuple[str, Entry]]:
-    with _decompressed(*_member(file, "data.tar")) as stream:
+def _read_data(name: str, compressed: BinaryIO, spool: Spool) -> Iterator[tuple[str, Entry]]:
+    with _decompressed(name, compressed) as stream:
         spooled = spool.append(stream)
     archive = tarfile.TarFile(fileobj=spooled, encoding="utf-8", errors="surrogateescape")
     seen: dict[str, Entry] = {}

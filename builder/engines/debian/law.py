@@ -87,7 +87,7 @@ class Covered(_Model):
     """One package of the law: `does` is what its scripts do, `covered` how that is met here.
 
     `read` names the versions whose scripts were read. The package is refused all the same where
-    one of the paths in `absent` is there, because then its scripts would have had work to do.
+    a folder in `empty` holds anything, because then its scripts would have had work to do.
     Paths and texts may hold {triplet}, {architecture} and {stem}, what `*` in the key stood for.
     """
 
@@ -96,7 +96,7 @@ class Covered(_Model):
     covered: str
     read: str
     tasks: tuple[Task, ...] = ()
-    absent: tuple[AbsolutePath, ...] = ()
+    empty: tuple[AbsolutePath, ...] = ()
     groups: tuple[str, ...] = ()
     users: tuple[User, ...] = ()
     folders: tuple[Folder, ...] = ()

@@ -116,8 +116,8 @@ class _Configuration:
         reasons = [
             f"{ruling.deb.name}: has to work on {path}: {law.does}"
             for law, ruling in laws
-            for path in law.absent
-            if self._tree.find(self._fill(path, ruling)) is not None
+            for path in (self._fill(pattern, ruling) for pattern in law.empty)
+            if any(self._tree.children(path))
         ]
         if reasons:
             raise refusal(reasons)

@@ -1,0 +1,199 @@
+"""What several tests build: wheels with a true RECORD, layers, OCI layouts, servers."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from builder.lock.model import LockedWheel
+from builder.oci.image import LAYER_GZIP, Image, LayerBlob, write_layout
+from builder.oci.layer import LayerWriter
+
+FAR_URL = "https://files.example/packages"
+
+
+def record_hash(data: bytes) -> str:
+    """A hash as RECORD states it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelText:
+    """A wheel to be: `files` by name, `modes` where not 0644; RECORD is made, and made true."""
+
+    name: str = "demo"
+    version: str = "1.0"
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    modes: Mapping[str, int] = field(default_factory=dict)
+    entry_points: str | None = None
+    method: int = zipfile.ZIP_DEFLATED
+    record: str | None = None
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name}-{self.version}"
+
+    @property
+    def filename(self) -> str:
+        return f"{self.stem}-py3-none-any.whl"
+
+    def members(self) -> dict[str, bytes]:
+        info = f"{self.stem}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"
+        wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        members = dict(self.files)
+        members[f"{info}/METADATA"] = metadata.encode()
+        members[f"{info}/WHEEL"] = wheel.encode()
+        if self.entry_points is not None:
+            members[f"{info}/entry_points.txt"] = self.entry_points.encode()
+        members[f"{info}/RECORD"] = self._record(members, info).encode()
+        return members
+
+    def _record(self, members: Mapping[str, bytes], info: str) -> str:
+        if self.record is not None:
+            return self.record
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerows((name, record_hash(data), len(data)) for name, data in members.items())
+        rows.writerow((f"{info}/RECORD", "", ""))
+        return text.getvalue()
+
+    def zipped(self) -> bytes:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for name, data in self.members().items():
+                member = zipfile.ZipInfo(name)
+                member.compress_type = self.method
+                member.external_attr = (0o100000 | self.modes.get(name, 0o644)) << 16
+                archive.writestr(member, data)
+        return out.getvalue()
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / self.filename
+        path.write_bytes(self.zipped())
+        return path
+
+
+def locked(wheel: WheelText, *, size: int | None = None) -> LockedWheel:
+    """The wheel as a lock names it; with `size`, it passes for one of that many bytes."""
+    data = wheel.zipped()
+    return LockedWheel(
+        name=wheel.name,
+        version=wheel.version,
+        url=f"{FAR_URL}/{wheel.filename}",
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data) if size is None else size,
+    )
+
+
+def write_layer(path: Path, write: Callable[[LayerWriter], object]) -> LayerBlob:
+    """A layer in the file `path`, with the entries that `write` writes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        writer = LayerWriter(file)
+        write(writer)
+        digest = writer.close()
+    return LayerBlob(
+        digest=digest.digest,
+        diff_id=digest.diff_id,
+        size=digest.size,
+        media_type=LAYER_GZIP,
+        path=path,
+    )
+
+
+def image_of(
+    layers: Sequence[LayerBlob],
+    *,
+    architecture: str = "arm64",
+    config: Mapping[str, Any] | None = None,
+    **further: Any,
+) -> Image:
+    """An image of these layers; `config` is the part that the container runtime reads."""
+    document = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": dict(config or {}),
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [{"created_by": f"layer {number}"} for number, _ in enumerate(layers)],
+        **further,
+    }
+    return Image(config=document, layers=tuple(layers))
+
+
+def python_layer(writer: LayerWriter) -> None:
+    """What a base is asked for: a Python and a glibc."""
+    writer.file("usr/bin/python3.13", b"\x7fELF", 0o755)
+    writer.file("usr/lib/aarch64-linux-gnu/libc.so.6", b"\0GLIBC_2.17\0GLIBC_2.41\0")
+
+
+def base_layout(folder: Path, *, config: Mapping[str, Any] | None = None) -> Image:
+    """A small base in an OCI layout at `folder`, as a user would have it."""
+    layer = write_layer(folder.with_name(f"{folder.name}-layer"), python_layer)
+    image = image_of([layer], config=config)
+    write_layout(image, folder)
+    return image
+
+
+@dataclass
+class FileServer:
+    """Serves `files` by path, with ranges (RFC 9110 section 14), and keeps every request.
+
+    `breaks` says after how many bytes each of the next bodies breaks off, None for never;
+    `statuses` are answered first, one a request.
+    """
+
+    files: Mapping[str, bytes]
+    ranges: bool = True
+    breaks: list[int | None] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    requests: list[httpx.Request] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        if self.statuses:
+            return httpx.Response(self.statuses.pop(0), headers=dict(self.headers))
+        data = self.files.get(request.url.raw_path.decode())
+        if data is None:
+            return httpx.Response(404)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
+        if asked is None or not self.ranges:
+            return self._answer(200, data, {})
+        start, end = int(asked[1]), int(asked[2] or len(data) - 1)
+        if start >= len(data):
+            return httpx.Response(416, headers={"Content-Range": f"bytes */{len(data)}"})
+        shown = f"bytes {start}-{min(end, len(data) - 1)}/{len(data)}"
+        return self._answer(206, data[start : end + 1], {"Content-Range": shown})
+
+    def _answer(self, status: int, data: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        stop = self.breaks.pop(0) if self.breaks else None
+        body = _Body(data, stop)
+        length = {"Content-Length": str(len(data))}
+        return httpx.Response(status, headers={**length, **headers}, stream=body)
+
+
+class _Body(httpx.SyncByteStream):
+    """A body in small chunks, which breaks off after `stop` bytes."""
+
+    def __init__(self, data: bytes, stop: int | None) -> None:
+        self._data, self._stop = data, stop
+
+    def __iter__(self) -> Iterator[bytes]:
+        end = len(self._data) if self._stop is None else self._stop
+        for start in range(0, end, 1000):
+            yield self._data[start : min(start + 1000, end)]
+        if self._stop is not None:
+            raise httpx.ReadError("connection reset")
