@@ -18,7 +18,7 @@ _BAR_WIDTH = 28
 class Advance(Protocol):
     """Called with a number of bytes whenever that many more are done; from any thread."""
 
-    def __call__(self, size_bytes: int) -> None:
+    def __call__(self, size_bytes: int, /) -> None:
         """Count `size_bytes` more."""
 
 
@@ -57,7 +57,7 @@ class PlainProgress(Progress):
         """Print the label once, when the first bytes come."""
         announced = threading.Event()
 
-        def advance(size_bytes: int) -> None:
+        def advance(_: int) -> None:
             if not announced.is_set():
                 announced.set()
                 self.note(f"{label}: {format_size(total_bytes)}")

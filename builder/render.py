@@ -96,16 +96,25 @@ class _Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class _Link:
+    """A symbolic link at `folder`/`name`.
+
+    In the runtime stage nothing is run, since a base may name a user who must not write there (and
+    the image may be for another processor): the link is made in `staged` and copied from there.
+    """
+
+    folder: str
+    name: str
+    target: str
+    staged: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Links:
-    """Symbolic links that are made together, and the folders that must be there."""
+    """Symbolic links that are made together."""
 
     kind = "links"
-    links: tuple[Symlink, ...]
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        parents = (link.path.rpartition("/")[0] for link in self.links)
-        return tuple(sorted({parent for parent in parents if parent}))
+    links: tuple[_Link, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +190,15 @@ def _stages(plan: Plan) -> tuple[tuple[_Item, ...], tuple[_Item, ...]]:
 
 def _items(steps: Iterable[Step], first: int) -> Iterator[_Item]:
     """The steps, links that follow each other as one; `first` numbers them through the stages."""
-    numbered = enumerate(steps, first)
-    for together, group in groupby(numbered, key=lambda pair: isinstance(pair[1], Symlink)):
+    items = (_item(step, number) for number, step in enumerate(steps, first))
+    for together, group in groupby(items, key=lambda item: isinstance(item, _Link)):
         if together:
-            yield _Links(tuple(step for _, step in group if isinstance(step, Symlink)))
+            yield _Links(tuple(link for link in group if isinstance(link, _Link)))
         else:
-            yield from (_item(step, number) for number, step in group)
+            yield from (item for item in group if not isinstance(item, _Link))
 
 
-def _item(step: Step, number: int) -> _Item:
+def _item(step: Step, number: int) -> _Copy | _Link | _Install:
     match step:
         case WriteFile():
             text = ContextFile(name=f"texts/{number}", kind="text", text=step.text)
@@ -201,7 +210,8 @@ def _item(step: Step, number: int) -> _Item:
             lock = ContextFile(name=step.lock_filename, kind="lock")
             return _Install(lock, f"{_OWN_FOLDER}/{step.lock_filename}")
         case Symlink():
-            return _Links((step,))
+            parent, _, name = step.path.rpartition("/")
+            return _Link(parent or "/", name, step.target, f"{_OWN_FOLDER}/links/{number}")
         case _:
             assert_never(step)
 

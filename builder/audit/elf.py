@@ -324,7 +324,7 @@ _CHAIN_START = re.compile(
 )
 _VERSION_NAME = re.compile(rb"(?<=\x00)(?!_Z)[\x21-\x7e]{2,64}(?=\x00)")
 _STRINGS = re.compile(rb"\x00(?:[\x20-\xff]++\x00)*+")
-_SONAME = re.compile(rb"(?:lib|ld-)[\w.+-]*\.so(?:\.\w+)*|[\w.+-]+\.so\.\d[\w.]*")
+_SONAME = re.compile(rb"[\w.+-]+\.so(?:\.\w+)*")
 _COMMON_HASHES = frozenset(
     elf_hash(name)
     for name in (

@@ -161,7 +161,10 @@ def read_directory(source: Source) -> tuple[ZipInfo, ...]:
         OSError,
     ) as error:
         raise WheelError(f"{source.label}: not a readable ZIP: {error}") from None
-    files = (entry for entry in entries if not entry.is_dir())
+    files = [entry for entry in entries if not entry.is_dir()]
+    for entry in files:
+        if not 0 <= entry.header_offset < source.size:
+            raise _broken(source, entry, "its header lies outside of the file")
     return tuple(sorted(files, key=lambda entry: entry.header_offset))
 
 
@@ -299,7 +302,7 @@ class Member:
 def read_beginnings(
     source: Source, entries: Iterable[ZipInfo], size: int, pool: Executor
 ) -> tuple[Member, ...]:
-    """The first `size` compressed bytes of each entry; neighbours come in one request.
+    """The first `size` compressed bytes of each entry, or a few more; neighbours in one request.
 
     `entries` are in the order of their data; the requests run in `pool`, side by side.
     """

@@ -13,7 +13,15 @@ import pytest
 
 from builder import process
 
-from .builds import build, hollow_files, recipe_in, record_faults, spark_build, unpack
+from .builds import (
+    build,
+    hollow_files,
+    recipe_in,
+    record_faults,
+    run_in,
+    spark_build,
+    unpack,
+)
 
 pytestmark = [pytest.mark.real("apt", "index")]
 
@@ -77,10 +85,9 @@ def test_every_record_is_true(root: Path) -> None:
 
 @pytest.mark.real("umoci", "emulation")
 def test_the_image_runs(root: Path) -> None:
-    python = "/opt/venv/bin/python"
-    done = process.run(["chroot", str(root), python, "-c", "import numpy; print(numpy.ones(3).sum())"])
+    done = run_in(root, "/opt/venv/bin/python", "-c", "import numpy; print(numpy.ones(3).sum())")
     assert done.stdout.strip() == "3.0"
-    done = process.run(["chroot", str(root), "/opt/venv/bin/pygmentize", "-V"])
+    done = run_in(root, "/opt/venv/bin/pygmentize", "-V")
     assert "Pygments" in done.stdout
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from builder import process
 
-from .builds import build, recipe_in, record_faults, unpack
+from .builds import build, recipe_in, record_faults, run_in, unpack
 
 pytestmark = [pytest.mark.real("apt", "index", "umoci", "slow")]
 
@@ -49,5 +49,5 @@ def test_skopeo_reads_the_layout(folder: Path) -> None:
 @pytest.mark.real("emulation")
 def test_torch_multiplies(folder: Path) -> None:
     """Minutes: importing torch is slow under emulation."""
-    argv = ["chroot", str(folder / "root"), "/opt/venv/bin/python", "-c", _MATMUL]
-    assert process.run(argv, timeout_seconds=1500).stdout.strip() == "2.13.0+cu130"
+    done = run_in(folder / "root", "/opt/venv/bin/python", "-c", _MATMUL)
+    assert done.stdout.strip() == "2.13.0+cu130"

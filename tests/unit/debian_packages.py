@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import lzma
@@ -132,7 +133,7 @@ class Layer:
     """What a layer holds, by path, for asserting on it."""
 
     def __init__(self, blob: bytes) -> None:
-        self._archive = tarfile.open(fileobj=io.BytesIO(blob), mode="r:gz")
+        self._archive = tarfile.TarFile(fileobj=io.BytesIO(gzip.decompress(blob)))
         self.names = self._archive.getnames()
 
     def __getitem__(self, path: str) -> tarfile.TarInfo:
@@ -153,9 +154,7 @@ def written(write: Callable[[LayerWriter], None]) -> bytes:
     return out.getvalue()
 
 
-def elf(
-    soname: str | None, *, machine: int = 183, dynamic: bool = True, padding: int = 0
-) -> bytes:
+def elf(soname: str | None, *, machine: int = 183, dynamic: bool = True, padding: int = 0) -> bytes:
     """A 64-bit little-endian shared library with one segment, and nothing but a name in it."""
     strings = b"\0" + (soname or "").encode() + b"\0"
     headers = 2 if dynamic else 1
@@ -165,7 +164,9 @@ def elf(
     at = start + len(strings)
     total = at + len(table)
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, headers, 0, 0, 0)
+    header = ident + struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, headers, 0, 0, 0
+    )
     load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, total, total, 4096)
     dynamic_header = struct.pack("<IIQQQQQQ", 2, 4, at, at, at, len(table), len(table), 8)
     return header + load + (dynamic_header if dynamic else b"") + strings + table + bytes(padding)

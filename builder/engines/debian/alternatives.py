@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from builder.engines.debian.scripts import Alternative, Slave
+from builder.engines.debian.scripts import Alternative
 from builder.engines.debian.tree import Tree
 
 _RECORDS = "var/lib/dpkg/alternatives"
@@ -27,7 +27,7 @@ def install_alternatives(tree: Tree, alternatives: Iterable[Alternative]) -> Non
         for slave in best.slaves:
             if tree.find(slave.path) is not None:
                 _link(tree, slave.link, slave.name, slave.path)
-        tree.put_file(f"{_RECORDS}/{name}", _record(tree, best.link, candidates).encode())
+        tree.put_file(f"{_RECORDS}/{name}", _record(best.link, candidates).encode())
 
 
 def _link(tree: Tree, link: str, name: str, path: str) -> None:
@@ -35,7 +35,7 @@ def _link(tree: Tree, link: str, name: str, path: str) -> None:
     tree.put_link(f"etc/alternatives/{name}", path)
 
 
-def _record(tree: Tree, link: str, candidates: list[Alternative]) -> str:
+def _record(link: str, candidates: list[Alternative]) -> str:
     """The group's file, as update-alternatives writes it (altdb_print in its source)."""
     slaves = {slave.name: slave for candidate in candidates for slave in candidate.slaves}
     names = sorted(slaves)
@@ -45,11 +45,6 @@ def _record(tree: Tree, link: str, candidates: list[Alternative]) -> str:
     lines.append("")
     for candidate in candidates:
         lines += [candidate.path, str(candidate.priority)]
-        own = {slave.name: slave for slave in candidate.slaves}
-        lines += [_slave_path(tree, own.get(name)) for name in names]
+        own = {slave.name: slave.path for slave in candidate.slaves}
+        lines += [own.get(name, "") for name in names]
     return "\n".join([*lines, "", ""])
-
-
-def _slave_path(tree: Tree, slave: Slave | None) -> str:
-    """A candidate's file for a slave; empty where it has none, or its package left it out."""
-    return slave.path if slave is not None and tree.find(slave.path) is not None else ""

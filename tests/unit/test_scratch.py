@@ -1,0 +1,166 @@
+"""Scratch folders: gone however their owner ends; what is published appears whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from builder import scratch
+from builder.pool import threads
+from builder.scratch import publish, scratch_folder, write_whole
+
+
+def left_in(cache: Path) -> list[Path]:
+    return list((cache / "scratch").iterdir())
+
+
+def owner_killed(cache: Path) -> None:
+    """A child of ours takes a scratch folder and is killed in it."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with scratch_folder(cache) as folder:
+                (folder / "half").write_bytes(bytes(1000))
+                os.write(writes, b"x")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writes)
+    assert os.read(reads, 1) == b"x"
+    os.close(reads)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_the_folder_is_ours_empty_and_gone_afterwards(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as folder:
+        assert list(folder.iterdir()) == []
+        assert folder.is_relative_to(tmp_path)
+        (folder / "sub").mkdir()
+        (folder / "sub" / "file").write_text("x")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
+def test_it_goes_however_we_end(tmp_path: Path, kind: type[BaseException]) -> None:
+    with pytest.raises(kind), scratch_folder(tmp_path):
+        raise kind
+    assert left_in(tmp_path) == []
+
+
+def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
+    owner_killed(tmp_path)
+    [left] = left_in(tmp_path)
+    assert (left / "work" / "half").exists()
+    with scratch_folder(tmp_path):
+        assert not left.exists()
+    assert left_in(tmp_path) == []
+
+
+def test_what_a_living_run_has_stays(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path) as first:
+        (first / "file").write_text("mine")
+        with scratch_folder(tmp_path) as second:
+            assert first != second
+        assert (first / "file").read_text() == "mine"
+
+
+def test_a_folder_that_is_being_made_is_not_taken_for_dead(tmp_path: Path) -> None:
+    def use(number: int) -> bool:
+        with scratch_folder(tmp_path) as folder:
+            (folder / "file").write_text(str(number))
+            return (folder / "file").read_text() == str(number)
+
+    with threads(8) as pool:
+        assert all(pool.map(use, range(200)))
+    assert left_in(tmp_path) == []
+
+
+def test_a_file_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "file.json"
+    write_whole(path, b"one", tmp_path / "cache")
+    inode = path.stat().st_ino
+    write_whole(path, b"two", tmp_path / "cache")
+    assert path.read_bytes() == b"two"
+    assert path.stat().st_ino != inode
+    assert [entry.name for entry in path.parent.iterdir()] == ["file.json"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "file"
+    write_whole(path, b"old", tmp_path / "cache")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, b"new", tmp_path / "cache")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+    assert left_in(tmp_path / "cache") == []
+
+
+def make(path: Path, kind: str, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        path.mkdir()
+        (path / text).write_text(text)
+    else:
+        path.write_text(text)
+    return path
+
+
+def text_of(path: Path) -> str:
+    return next(path.iterdir()).name if path.is_dir() else path.read_text()
+
+
+@pytest.mark.parametrize("old", ["nothing", "file", "folder"])
+@pytest.mark.parametrize("new", ["file", "folder"])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same", "another"])
+def test_publishing_replaces_whatever_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, *, elsewhere: bool
+) -> None:
+    destination = tmp_path / "out" / "result"
+    if old != "nothing":
+        make(destination, old, "old")
+    with scratch_folder(tmp_path / "cache") as folder:
+        source = make(folder / "made", new, "new")
+        if elsewhere:
+            destination.parent.mkdir(exist_ok=True)
+            scratch._carry_over(source, destination)
+        else:
+            publish(source, destination)
+    assert text_of(destination) == "new"
+    assert destination.is_dir() == (new == "folder")
+    assert [entry.name for entry in destination.parent.iterdir()] == ["result"]
+
+
+def test_a_copy_to_another_file_system_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = make(tmp_path / "out" / "result", "folder", "old")
+    source = make(tmp_path / "cache" / "made", "folder", "new")
+
+    def full(source: Path, destination: Path) -> None:
+        destination.mkdir()
+        (destination / "part").write_text("part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(OSError, match="No space"):
+        scratch._carry_over(source, destination)
+    assert text_of(destination) == "old"
+    assert [entry.name for entry in destination.parent.iterdir()] == ["result"]
