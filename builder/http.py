@@ -8,6 +8,7 @@ sent to a host that a redirect names (httpx drops them there).
 from __future__ import annotations
 
 import netrc
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ class Http:
         self._transport = transport
         self._sleep = sleep
         self._client: httpx.Client | None = None
+        self._opening = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -143,18 +145,20 @@ class Http:
         raise AssertionError("the last attempt returns or raises")
 
     def _opened(self) -> httpx.Client:
-        if self._client is None:
-            self._client = httpx.Client(
-                follow_redirects=True,
-                timeout=_TIMEOUT,
-                auth=_HostAuth(self._environ),
-                transport=self._transport,
-                headers={
-                    "User-Agent": f"spark-build/{__version__}",
-                    "Accept-Encoding": "identity",  # sizes and ranges are of the file itself
-                },
-            )
-        return self._client
+        # Threads that ask for the first file together must not open a client each.
+        with self._opening:
+            if self._client is None:
+                self._client = httpx.Client(
+                    follow_redirects=True,
+                    timeout=_TIMEOUT,
+                    auth=_HostAuth(self._environ),
+                    transport=self._transport,
+                    headers={
+                        "User-Agent": f"spark-build/{__version__}",
+                        "Accept-Encoding": "identity",  # sizes and ranges are of the file itself
+                    },
+                )
+            return self._client
 
 
 def redact(url: str) -> str:

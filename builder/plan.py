@@ -108,6 +108,9 @@ class Plan:
     config: Config
 
 
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of a base whose config sets none (as container engines have it)."""
+
 PREFIX = "/opt/venv"
 """Where the environment lies in every image."""
 

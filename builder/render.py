@@ -30,14 +30,12 @@ import jinja2
 
 from builder.errors import BuilderError
 from builder.lock.model import DebianBase
-from builder.plan import CopyFile, InstallWheels, Plan, Step, Symlink, WriteFile
+from builder.plan import DEFAULT_PATH, CopyFile, InstallWheels, Plan, Step, Symlink, WriteFile
 from builder.resources import folder
 
 BASE_ARCHIVE = "base.tar.gz"
 BASE_LAYOUT = "base-layout"
 UV = "uv"
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH where the base sets none (as container engines have it)."""
 
 _OWN_FOLDER = "/opt/spark-build"
 _INSTALL_FLAGS = (

@@ -46,7 +46,7 @@ def entry() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
-        arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+        arguments = parse(sys.argv[1:] if argv is None else list(argv))
         # Imported late: it brings pydantic, httpx and jinja2, which `--help` does not need.
         commands = importlib.import_module("builder.cli.commands")
         return int(commands.run(arguments))
@@ -80,7 +80,8 @@ def _tell(message: str, hint: str | None, code: int) -> int:
     return code
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options as values; SystemExit after --help, and with 2 where they are wrong."""
     parser, verbs = _parser()
     first = next((word for word in argv if not word.startswith("-")), None)
     if first is not None and first not in verbs:

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from builder.plan import Config, Plan
-
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH of an image whose config sets none (as container engines have it)."""
+from builder.plan import DEFAULT_PATH, Config, Plan
 
 
 def image_config(

@@ -37,7 +37,7 @@ _SPLICE_COST_BYTES = (
 )
 _RECORDS = ("RECORD", "RECORD.jws", "RECORD.p7s")  # describe the wheel, not what is installed
 _BROKEN = (
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OverflowError),
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OverflowError, OSError),
     *(zlib.error, lzma.LZMAError, struct.error, csv.Error, configparser.Error, ValueError),
 )
 """What zipfile and the other readers raise where a file is not what it says it is."""

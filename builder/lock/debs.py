@@ -78,6 +78,7 @@ _DEFAULT_MIRROR = re.compile(
     r"""^\s*(?:DEF_MIRROR=|default_mirror\s+|my\s+\$mirror\s*=\s*)["']?(?P<url>https?://[^"'\s;]+)""",
     re.MULTILINE,
 )
+_DEBIAN_PATH = re.compile(r"/debian(-security)?/?$")
 _CARRIERS = (
     "usr/share/debootstrap/scripts/{suite}",
     "usr/share/debootstrap/scripts/sid",
@@ -141,7 +142,7 @@ def find_sources(
 ) -> tuple[Source, ...]:
     """Where to look for `suite`, the suite itself first; the order is this module's docstring."""
     named = mirror or environ.get(MIRROR_VARIABLE)
-    own = [] if named else _host_archives(environ, run)
+    own = [] if named else _host_archives(environ, run, host)
     main = next((url for url, name in own if not name.endswith("-security")), None)
     url = named or main or _carried_mirror(suite, host)
     if url is None:
@@ -228,7 +229,7 @@ def _host_settings(environ: Mapping[str, str], run: Runner) -> list[str]:
     return [line for line in dump.stdout.splitlines() if _SETTINGS.match(line)]
 
 
-def _host_archives(environ: Mapping[str, str], run: Runner) -> list[tuple[str, str]]:
+def _host_archives(environ: Mapping[str, str], run: Runner, host: Path) -> list[tuple[str, str]]:
     """URL and suite of every Debian archive among the host's own sources.
 
     The Origin in a Release file says whose an archive is, but a container image often has no
@@ -241,15 +242,30 @@ def _host_archives(environ: Mapping[str, str], run: Runner) -> list[tuple[str, s
     unread = run([*command, "--no-release-info", chosen], env=_environment(environ), check=False)
     archives = [line.split(maxsplit=2) for line in found.splitlines()]
     archives += [[*line.split(maxsplit=2)[:2], ""] for line in unread.stdout.splitlines()]
-    return [
-        (url, suite)
-        for url, suite, origin in (archive for archive in archives if len(archive) == 3)
-        if urlsplit(url).scheme in {"http", "https"}
-        and (
-            origin == "Debian"
-            or (not origin and re.search(r"/debian(-security)?/?$", urlsplit(url).path))
-        )
-    ]
+    found_archives = []
+    for spelled, suite, origin in (archive for archive in archives if len(archive) == 3):
+        url = _http_url(spelled, host)
+        known = origin == "Debian" or (not origin and _DEBIAN_PATH.search(url or ""))
+        if url and known:
+            found_archives.append((url, suite))
+    return found_archives
+
+
+def _http_url(url: str, host: Path) -> str | None:
+    """The URL itself, or the first one in the file that `mirror+file:` names (apt-transport-mirror(1)).
+
+    None for what a lock cannot name: CDs, folders, onion services.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme in {"http", "https"}:
+        return url
+    if scheme != "mirror+file":
+        return None
+    try:
+        text = (host / rest.strip("/")).read_text("utf-8", "replace")
+    except OSError:
+        return None
+    return next((line.split()[0] for line in text.splitlines() if line.startswith("http")), None)
 
 
 def _carried_mirror(suite: str, host: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from io import BytesIO
 from typing import Literal
@@ -149,12 +150,10 @@ def _damaged(draw: st.DrawFn) -> bytes:
 
 @given(_damaged())
 def test_a_damaged_file_is_read_or_refused(data: bytes) -> None:
-    for read in (lambda: read_elf(BytesIO(data)), lambda: read_prefix(data)):
-        try:
-            facts = read()
-        except ElfError:
-            continue
-        assert isinstance(facts, ElfFacts)
+    with contextlib.suppress(ElfError):
+        assert read_elf(BytesIO(data)).known is Known.DYNAMIC
+    with contextlib.suppress(ElfError):
+        assert read_prefix(data).bits in (32, 64)
 
 
 @given(_elfs, st.integers(0, 2000))

@@ -100,7 +100,7 @@ def test_a_deep_read_is_exact(pool: ThreadPoolExecutor) -> None:
 def test_elf_files_are_found_by_name_mode_and_magic(pool: ThreadPoolExecutor) -> None:
     elf = _SMALL.write()
     found = {"a.so", "b.so.1.2", "demo-1.0.data/scripts/tool", "bin/ptxas", "bin/x-3.1", "run"}
-    files = {name: elf for name in (*found, "data.bin", "notes")}
+    files = dict.fromkeys((*found, "data.bin", "notes"), elf)
     files |= {"script.so": b"INPUT(a.so)", "demo-1.0.data/scripts/demo": b"#!python\n"}
     facts = _read(files, pool, modes={"run": 0o755})
     assert {file.path for file in facts.files} == found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
@@ -10,10 +12,7 @@ from builder.audit.policy import CudaLibrary, Policy, explain, load_policy
 from builder.errors import Severity, UsageError
 
 _POLICY = load_policy()
-
-
-def _elf(**facts: object) -> ElfFacts:
-    return ElfFacts(**{"known": Known.DYNAMIC, "machine": 183, "bits": 64} | facts)  # type: ignore[arg-type]
+_ELF = ElfFacts(known=Known.DYNAMIC, machine=183, bits=64)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +53,14 @@ def test_cuda_libraries_are_seen_however_they_are_known() -> None:
     library = CudaLibrary("libcudart", 12)
     need = VersionNeed(library="libcudart.so.12", versions=("libcudart.so.12",))
     for facts in (
-        _elf(needed=("libc.so.6", "libcudart.so.12")),
-        _elf(soname="libcudart.so.12"),
-        _elf(version_needs=(need,)),
-        _elf(candidates=("libcudart.so.12",)),
-        _elf(version_hashes=(1, elf_hash("libcudart.so.12"))),
+        replace(_ELF, needed=("libc.so.6", "libcudart.so.12")),
+        replace(_ELF, soname="libcudart.so.12"),
+        replace(_ELF, version_needs=(need,)),
+        replace(_ELF, candidates=("libcudart.so.12",)),
+        replace(_ELF, version_hashes=(1, elf_hash("libcudart.so.12"))),
     ):
         assert _POLICY.cuda_libraries(facts) == (library,)
-    assert _POLICY.cuda_libraries(_elf(needed=("libcufft.so.12",))) == ()
+    assert _POLICY.cuda_libraries(replace(_ELF, needed=("libcufft.so.12",))) == ()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_cuda_libraries_are_seen_however_they_are_known() -> None:
         ("libcudnn.so.9", False),
     ],
 )
-def test_what_the_driver_brings(library: str, driver: bool) -> None:  # noqa: FBT001
+def test_what_the_driver_brings(*, library: str, driver: bool) -> None:
     assert _POLICY.is_driver(library) is driver
 
 
@@ -99,8 +98,9 @@ def test_an_allowance_by_package_alone_needs_the_package() -> None:
 
 def test_every_entry_says_why_and_where_from() -> None:
     assert {rule.severity for rule in _POLICY.rules.values()} <= {Severity.ERROR, Severity.WARNING}
-    for entry in (*_POLICY.rules.values(), *_POLICY.allowances):
-        assert entry.source.startswith("https://")
+    sources = [rule.source for rule in _POLICY.rules.values()]
+    sources += [allowance.source for allowance in _POLICY.allowances]
+    assert all(source.startswith("https://") for source in sources)
     assert all(allowance.reason for allowance in _POLICY.allowances)
 
 

@@ -45,6 +45,7 @@ def test_our_own_lock(tmp_path: Path) -> None:
         target="gb10",
         platform="linux/arm64",
         python="3.13",
+        interpreter="/usr/bin/python3.13",
         glibc="2.41",
         base=OciBase(path="base", digest="sha256:0"),
         wheels=(wheel,),
@@ -115,7 +116,7 @@ def test_what_has_no_wheel_is_told(tmp_path: Path) -> None:
         ("", False, None),
     ],
 )
-def test_hashes(hashes: str, hashed: bool, sha256: str | None, tmp_path: Path) -> None:  # noqa: FBT001
+def test_hashes(*, hashes: str, hashed: bool, sha256: str | None, tmp_path: Path) -> None:
     body = f"wheels = [{_file('demo-1.0-py3-none-any.whl', hashes)}]"
     (wheel,) = _read(tmp_path, _package("demo", body=body)).wheels
     assert (wheel.hashed, wheel.sha256) == (hashed, sha256)

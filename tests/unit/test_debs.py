@@ -299,6 +299,19 @@ def test_a_host_without_lists_is_read_by_paths(host: Path) -> None:
     assert _sources(host, apt)[0] == "http://d.example/debian trixie"
 
 
+def test_a_list_of_mirrors_gives_its_first(host: Path) -> None:
+    mirrors = host / "etc/apt/mirrors/debian.list"
+    mirrors.parent.mkdir(parents=True)
+    mirrors.write_text("# nearest\nhttps://near.example/debian\tpriority:1\nhttps://far.example/\n")
+    targets = (
+        "cdrom:[Disc]/ trixie Debian\n"
+        "mirror+file:/etc/apt/mirrors/gone.list/ trixie Debian\n"
+        "mirror+file:/etc/apt/mirrors/debian.list/ trixie Debian\n"
+    )
+    apt = Apt({"indextargets": [(0, targets, "")]})
+    assert _sources(host, apt)[0] == "https://near.example/debian trixie"
+
+
 @pytest.mark.parametrize(
     ("place", "line"),
     [

@@ -10,6 +10,7 @@ import io
 import struct
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builder.engines.wheel import Entry, Wheel
-from builder.errors import BuilderError
 from builder.oci.layer import LayerError, LayerWriter, sort_key
 from builder.plan import Venv
 from tests.builders import WheelText, record_hash
@@ -210,9 +210,8 @@ def test_an_entry_point_goes_before_a_script_and_after_data(tmp_path: Path) -> N
     files = {"demo-1.0.data/data/bin/demo": b"#!/bin/sh\nold\n"}
     found = layer_of(WheelText(files=files, entry_points=MAIN).write(tmp_path))
     assert found["bin/demo"] == (0o644, b"#!/bin/sh\nold\n")
-    for entry in (found,):
-        rows = csv.reader(io.StringIO(entry[f"{INFO}/RECORD"][1].decode()))
-        assert [row[0] for row in rows].count("../../../bin/demo") == 1
+    rows = csv.reader(io.StringIO(found[f"{INFO}/RECORD"][1].decode()))
+    assert [row[0] for row in rows].count("../../../bin/demo") == 1
 
 
 def test_the_same_script_for_console_and_gui_is_one(tmp_path: Path) -> None:
@@ -472,10 +471,8 @@ FULL = WheelText(
 def try_to_install(folder: Path, data: bytes) -> None:
     path = folder / FULL.filename
     path.write_bytes(data)
-    try:
+    with suppress(LayerError):
         layer_of(path)
-    except BuilderError as error:
-        assert error.exit_code == 5
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)

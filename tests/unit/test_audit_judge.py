@@ -1,0 +1,251 @@
+"""The audit from a lock to its report, over a server that counts, and its verdicts one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import httpx
+import pytest
+
+from builder.audit import Report, audit
+from builder.audit.subject import Subject, SubjectOther, SubjectWheel
+from builder.context import Context
+from builder.errors import ExternalError, Finding, Severity
+from builder.http import Http
+from builder.lock.store import Store
+from tests.binaries import CUDA, X86_64, Elf, RangeServer
+from tests.builders import WheelText
+
+_CUDA_12 = Elf(
+    needed=["libcudart.so.12"],
+    versions={"libc.so.6": ["GLIBC_2.17"], "libcudart.so.12": ["libcudart.so.12"]},
+    filler=300_000,
+).write()
+_CUDA_13 = Elf(needed=["libcudart.so.13", "libcusparse.so.12", "libcufft.so.12"]).write()
+_ARM = "cp313-cp313-manylinux_2_28_aarch64"
+
+
+class Shop:
+    """Locks of wheels made on the spot, and the server that has them."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.server = RangeServer({})
+        self.wheels: list[SubjectWheel] = []
+
+    def add(
+        self, name: str, files: Mapping[str, bytes], *, tag: str = _ARM, hashed: bool = True
+    ) -> None:
+        """One more wheel in the lock."""
+        data = WheelText(name=name, files=files).zipped()
+        filename = f"{name.replace('-', '_')}-1.0-{tag}.whl"
+        self.server.files = {**self.server.files, f"/{filename}": data}
+        wheel = SubjectWheel(
+            name=name,
+            version="1.0",
+            filename=filename,
+            url=f"https://files.example/{filename}",
+            path=None,
+            hashed=hashed,
+            sha256=hashlib.sha256(data).hexdigest() if hashed else None,
+            size=len(data),
+        )
+        self.wheels.append(wheel)
+
+    def audit(
+        self,
+        *,
+        exclude: Sequence[str] = (),
+        others: Sequence[SubjectOther] = (),
+        deep: bool = False,
+        offline: bool = False,
+    ) -> Report:
+        """Audit the lock, for CUDA 13."""
+        subject = Subject(
+            source="pylock.toml",
+            platform="linux/arm64",
+            wheels=tuple(self.wheels),
+            others=tuple(others),
+        )
+        with Http({}, offline=offline, transport=httpx.MockTransport(self.server)) as http:
+            return audit(
+                subject,
+                cuda_major=13,
+                exclude=exclude,
+                http=http,
+                store=Store(self.context.cache),
+                context=self.context,
+                deep=deep,
+            )
+
+    def findings(self) -> list[Finding]:
+        """What the audit finds."""
+        return list(self.audit().findings)
+
+
+@pytest.fixture
+def shop(context: Context) -> Shop:
+    return Shop(context)
+
+
+def test_a_wheel_for_another_cuda_is_named_with_file_and_library(shop: Shop) -> None:
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_12, "vllm/_moe_C.abi3.so": _CUDA_12})
+    report = shop.audit()
+    (finding,) = report.findings
+    assert finding.rule == "cuda-runtime-mismatch"
+    assert finding.severity is Severity.ERROR
+    assert finding.subject == "vllm 1.0"
+    assert finding.message == (
+        "vllm 1.0: vllm/_C.abi3.so (and 1 more) needs libcudart.so.12, the target has CUDA 13"
+    )
+    assert finding.evidence["files"] == ["vllm/_C.abi3.so", "vllm/_moe_C.abi3.so"]
+    assert finding.evidence["known"] == "prefix"
+    assert report.bytes_read == shop.server.sent < report.size_bytes / 2
+
+
+def test_libraries_of_cuda_13_with_another_number_are_no_finding(shop: Shop) -> None:
+    shop.add("torch", {"torch/lib/libtorch_cuda.so": _CUDA_13})
+    assert shop.findings() == []
+
+
+def test_a_package_for_another_cuda_is_one_finding(shop: Shop) -> None:
+    files = {"nvidia/lib/libcublas.so.12": Elf(soname="libcublas.so.12").write()}
+    shop.add("nvidia-cublas-cu12", files)
+    (finding,) = shop.findings()
+    assert finding.message == (
+        "nvidia-cublas-cu12 1.0: is a package for CUDA 12, the target has CUDA 13"
+    )
+
+
+def test_a_library_that_is_carried_openly_is_a_finding(shop: Shop) -> None:
+    shop.add("torch", {"torch/lib/libcudart.so.12": Elf(soname="libcudart.so.12").write()})
+    (finding,) = shop.findings()
+    assert finding.message.endswith(
+        "torch/lib/libcudart.so.12 is libcudart.so.12, the target has CUDA 13"
+    )
+
+
+def test_a_private_copy_is_a_warning(shop: Shop) -> None:
+    name = "libcudart-f795754c.so.12.9.79"
+    files = {
+        "codec/_codec.so": Elf(needed=[name]).write(),
+        f"codec.libs/{name}": Elf(soname=name).write(),
+    }
+    shop.add("codec", files)
+    (finding,) = shop.findings()
+    assert (finding.rule, finding.severity) == ("bundled-cuda-runtime", Severity.WARNING)
+    assert "codec/_codec.so needs its own copy of libcudart.so.12" in finding.message
+
+
+def test_what_is_allowed_is_told_and_the_rest_still_weighs(shop: Shop) -> None:
+    needs = Elf(needed=["libcudart.so.12"]).write()
+    files = {"bitsandbytes/libbitsandbytes_cuda126.so": needs, "bitsandbytes/other.so": needs}
+    shop.add("bitsandbytes", files)
+    report = shop.audit()
+    (finding,) = report.findings
+    assert finding.evidence["files"] == ["bitsandbytes/other.so"]
+    (allowed,) = report.allowed
+    assert (allowed.subject, allowed.what) == ("bitsandbytes 1.0", "libcudart.so.12")
+
+
+@pytest.mark.parametrize("tag", ["py3-none-any", _ARM])
+def test_a_file_for_another_processor(tag: str, shop: Shop) -> None:
+    shop.add("demo", {"demo/_x.so": Elf(machine=X86_64).write()}, tag=tag)
+    (finding,) = shop.findings()
+    assert finding.rule == "wrong-architecture"
+    assert finding.message == "demo 1.0: demo/_x.so is for x86_64, the target is linux/arm64"
+
+
+def test_a_wheel_for_another_platform(shop: Shop) -> None:
+    shop.add("demo", {}, tag="cp313-cp313-manylinux_2_28_x86_64")
+    (finding,) = shop.findings()
+    assert finding.message == (
+        "demo 1.0: the wheel is for manylinux_2_28_x86_64, the target is linux/arm64"
+    )
+
+
+def test_gpu_code_in_elf_clothes_is_no_finding(shop: Shop) -> None:
+    shop.add("demo", {"demo/kernel.so": Elf(machine=CUDA).write()})
+    assert shop.findings() == []
+
+
+def test_excluded_and_unhashed_packages(shop: Shop) -> None:
+    shop.add("Flash_Attn", {}, hashed=False)
+    other = SubjectOther(name="demo", version=None, kind="sdist", hashed=False)
+    report = shop.audit(exclude=["flash-attn"], others=[other])
+    assert [(finding.rule, finding.subject) for finding in report.findings] == [
+        ("excluded-package", "Flash_Attn 1.0"),
+        ("unhashed", "Flash_Attn 1.0"),
+        ("unhashed", "demo"),
+    ]
+
+
+def test_a_second_run_needs_neither_network_nor_wheels(shop: Shop) -> None:
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_12})
+    first = shop.audit()
+    sent = shop.server.sent
+    second = shop.audit(offline=True)
+    assert shop.server.sent == sent
+    assert second.bytes_read == 0
+    assert (second.findings, second.facts) == (first.findings, first.facts)
+
+
+def test_wheels_in_the_store_are_not_asked_for(shop: Shop, context: Context) -> None:
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_12})
+    (wheel,) = shop.wheels
+    assert wheel.sha256 is not None
+    place = context.cache / "files" / wheel.sha256[:2] / wheel.sha256
+    place.parent.mkdir(parents=True)
+    place.write_bytes(shop.server.files[f"/{wheel.filename}"])
+    report = shop.audit(offline=True)
+    assert [finding.rule for finding in report.findings] == ["cuda-runtime-mismatch"]
+    assert report.bytes_read == 0
+
+
+def test_a_wheel_that_cannot_be_had_ends_the_audit(shop: Shop) -> None:
+    shop.add("demo", {})
+    shop.server.files = {}
+    with pytest.raises(ExternalError, match="404"):
+        shop.audit()
+
+
+def test_a_deep_audit_knows_what_a_quick_one_does_not(shop: Shop) -> None:
+    data = Elf(needed=["libcudart.so.12"], filler=800_000).write()
+    shop.add("demo", {"demo/_x.so": data})
+    quick = shop.audit()
+    assert quick.findings == ()
+    assert quick.as_dict()["unknown"] == [{"wheel": f"demo-1.0-{_ARM}.whl", "file": "demo/_x.so"}]
+    assert "(1 not known)" in quick.summary
+    (finding,) = shop.audit(deep=True).findings
+    assert finding.rule == "cuda-runtime-mismatch"
+
+
+def test_the_report_is_json_of_a_fixed_shape(shop: Shop) -> None:
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_12})
+    other = SubjectOther(name="one", version="1", kind="vcs", hashed=True)
+    report = json.loads(json.dumps(shop.audit(others=[other]).as_dict()))
+    assert list(report) == [
+        "format",
+        "source",
+        "platform",
+        "cuda",
+        "findings",
+        "allowed",
+        "not_read",
+        "unknown",
+        "wheels",
+        "counts",
+    ]
+    assert report["not_read"] == [{"name": "one", "version": "1", "kind": "vcs"}]
+    assert report["counts"]["elf"] == {"dynamic": 0, "prefix": 1, "hashes": 0, "unknown": 0}
+    assert report["wheels"][0]["access"] == "ranges"
+    assert report["counts"]["bytes_read"] == shop.server.sent
+
+
+def test_findings_come_in_the_order_of_the_law(shop: Shop) -> None:
+    shop.add("one", {"one.so": Elf(machine=X86_64).write()})
+    shop.add("two", {"two.so": Elf(needed=["libnvrtc.so.12"]).write()})
+    rules = [finding.rule for finding in shop.findings()]
+    assert rules == ["cuda-runtime-mismatch", "wrong-architecture"]

@@ -1,0 +1,210 @@
+"""The command line: what goes to which stream, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from builder import cli
+from builder.cli import commands
+from builder.errors import BuilderError
+from tests.projects import Project, make_project
+
+_VERBS = ("build", "lock", "audit", "render", "verify", "schema")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project to build in the working directory, its wheels in the cache."""
+    project = make_project(tmp_path)
+    project.stock(tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARK_BUILD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    return project
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+def test_every_verb_has_an_example_that_parses(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb, "--help"]) == 0
+    example = capsys.readouterr().out.partition("example:\n")[2].strip()
+    words = example.partition(" >")[0].split()
+    assert words[:2] == ["spark-build", verb]
+    assert cli.parse(words[1:]).verb == verb
+
+
+def test_help_lists_every_verb_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(re.search(rf"^    {verb} ", text, re.MULTILINE) for verb in _VERBS)
+    codes = {error.exit_code for error in _errors(BuilderError)} | {0, 130}
+    assert codes == {
+        int(code) for code in re.findall(r"\b(\d+) [a-z]", text.partition("codes:")[2])
+    }
+
+
+def _errors(error: type[BuilderError]) -> set[type[BuilderError]]:
+    return {error}.union(*map(_errors, error.__subclasses__()))
+
+
+def test_a_build_says_what_it_made(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo.yaml", "--offline"]) == 0
+    captured = capsys.readouterr()
+    digest = json.loads(Path("build/demo/oci/index.json").read_text())["manifests"][0]["digest"]
+    assert captured.out.startswith(f"demo for gb10: {digest}\n")
+    assert "device checks pending" in captured.out
+    stages = re.findall(r"^(\w+)", captured.err, re.MULTILINE)
+    assert stages == ["lock", "audit", "render", "fetch", "build", "verify"]
+
+
+def test_json_is_all_there_is_on_stdout(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["build", "demo.yaml", "--offline", "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    [image] = json.loads(captured.out)["images"]
+    assert image["image"]["digest"].startswith("sha256:")
+    assert captured.err == ""
+
+
+def test_options_may_stand_before_the_recipe(project: Project) -> None:
+    assert cli.main(["--offline", "--quiet", "demo.yaml"]) == 0
+    assert cli.main(["--upgrade-package", "greet", "demo.yaml", "--locked", "--quiet"]) == 3
+
+
+def test_findings_are_printed_with_their_hints(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["audit", "pylock.demo-gb10.toml", "--exclude", "greet", "--offline"]
+    assert cli.main(arguments) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("error: excluded-package: greet 1.0: ")
+    assert out[1].startswith("  hint: ")
+    assert cli.main([*arguments, "--json"]) == 1
+    [report] = json.loads(capsys.readouterr().out)["reports"]
+    assert [finding["rule"] for finding in report["findings"]] == ["excluded-package"]
+
+
+def test_a_refused_build_prints_its_findings(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.write_recipe(packages="[greet]", exclude="[data]")
+    project.write_lock()
+    assert cli.main(["demo.yaml", "--offline"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("error: excluded-package: data 2.1: ")
+    assert "nothing was built" in captured.err
+    assert cli.main(["demo.yaml", "--offline", "--json", "--quiet"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["rule"] == "excluded-package"
+
+
+def test_a_lock_for_another_platform_is_not_judged(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", "pylock.demo-gb10.toml", "--target", "rtx-pro-x86"]) == 2
+    assert "the lock is for linux/arm64" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "usage: "),
+        (["build"], 2, "RECIPE"),
+        (["lock", "--wrong", "demo.yaml"], 2, "--wrong"),
+        (["nowhere.yaml"], 2, "error: nowhere.yaml: no such file"),
+        (["audit"], 2, "error: audit: nothing to read"),
+        (["audit", "nowhere.toml"], 2, "error: nowhere.toml: No such file"),
+        (["audit", "--explain", "cuda-runtime-mismatched"], 2, "no rule"),
+        (["verify", "nowhere"], 2, "error: nowhere: not an OCI layout"),
+        (["verify", "base", "--lock", "demo.yaml"], 3, "error: demo.yaml: not a lock"),
+        (["verify", "base", "--target", "gb11"], 2, "gb10"),
+        (["render", "demo.yaml", "--target", "gb200"], 2, "not for gb200"),
+    ],
+)
+def test_what_the_user_can_get_wrong(
+    arguments: list[str],
+    code: int,
+    said: str,
+    project: Project,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(arguments) == code
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+def test_an_epoch_that_is_no_number(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    assert cli.main(["demo.yaml", "--offline"]) == 2
+    assert "SOURCE_DATE_EPOCH='yesterday'" in capsys.readouterr().err
+
+
+def test_explain_prints_the_law(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", "--explain", "cuda-runtime-mismatch"]) == 0
+    assert "libcudart.so.12" in capsys.readouterr().out
+
+
+def test_schema_is_the_committed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema"]) == 0
+    committed = Path(__file__).parents[2] / "docs" / "recipe.schema.json"
+    assert capsys.readouterr().out == committed.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("form", "first"), [("containerfile", "FROM"), ("apptainer", "Bootstrap")])
+def test_render_prints_or_writes(
+    form: str, first: str, project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["render", "demo.yaml", "--offline", "--quiet", "--format", form]
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert first in text
+    assert cli.main([*arguments, "-o", "out/file"]) == 0
+    assert Path("out/file").read_text(encoding="utf-8") == text
+
+
+def test_a_full_disk_is_no_bug(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device", "build/demo/oci")
+
+    monkeypatch.setattr(commands, "run", full)
+    assert cli.main(["demo.yaml"]) == 5
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_bug_is_told_as_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "run", lambda _: 1 // 0)
+    assert cli.main(["demo.yaml"]) == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_an_interrupt_says_that_work_is_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "run", interrupted)
+    assert cli.main(["demo.yaml"]) == 130
+    assert capsys.readouterr().err.startswith("error: interrupted\nhint: ")
+
+
+def test_a_read_only_cache_is_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("")
+    monkeypatch.setenv("SPARK_BUILD_CACHE", "file")
+    assert cli.main(["demo.yaml"]) == 5
+    assert "Traceback" not in capsys.readouterr().err
