@@ -1,8 +1,6 @@
 """`python -m builder`, the same as `spark-build`."""
 
-import sys
-
-from builder.cli import main
+from builder.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -17,7 +17,7 @@ from builder.audit.elf import Known
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
 from builder.audit.judge import Allowed, count_findings, count_known, judge
 from builder.audit.policy import explain, load_policy
-from builder.audit.remote import RemoteSource, open_local
+from builder.audit.remote import open_local, open_remote
 from builder.audit.subject import Subject, SubjectWheel, read_subject, subject_of
 from builder.context import Context
 from builder.errors import ExternalError, Finding
@@ -61,9 +61,11 @@ class Report:
         """One line: what was found, from how much, and how much is not known."""
         counts = count_known(self.facts)
         unknown = counts[Known.UNKNOWN]
+        others = len(self.subject.others)
+        without = f", {others} packages without a wheel" if others else ""
         return (
             f"{count_findings(self.findings)} in {len(self.facts)} wheels, "
-            f"{sum(counts.values())} binaries ({unknown} not known); "
+            f"{sum(counts.values())} binaries ({unknown} not known){without}; "
             f"{format_size(self.bytes_read)} of {format_size(self.size_bytes)} read"
         )
 
@@ -180,7 +182,7 @@ class _Reader:
                 return read_wheel(wheel.filename, local, requests, deep=self._deep)
         if wheel.url is None:
             raise ExternalError(f"{wheel.label}: the lock names neither a URL nor a path")
-        remote = RemoteSource(wheel.filename, self._http, wheel.url)
+        remote = open_remote(wheel.filename, self._http, wheel.url)
         return read_wheel(wheel.filename, remote, requests, deep=self._deep)
 
     def _stored(self, wheel: SubjectWheel) -> Path | None:

@@ -119,11 +119,11 @@ class _Bench:
         files: Sequence[str],
     ) -> None:
         users = [path for path in files if not self._is_copy(path, library)]
-        what = f"{_name_files(users)} needs" if users else f"{_name_files(files)} is"
+        what = f"{name_files(users)} needs" if users else f"{name_files(files)} is"
         whose = "its own copy of " if users and rule == "bundled-cuda-runtime" else ""
         reason = f"{what} {whose}{library.soname}, the target has CUDA {self._cuda}"
         evidence: dict[str, object] = {"library": library.soname, "cuda": library.major}
-        evidence |= {**_list_files(files), "known": _known(facts, files[0])}
+        evidence |= {**list_files(files), "known": _known(facts, files[0])}
         self._find(rule, wheel.label, reason, evidence)
 
     def _is_copy(self, path: str, library: CudaLibrary) -> bool:
@@ -156,9 +156,9 @@ class _Bench:
         for machine, named in foreign.items():
             if files := self._weigh("wrong-architecture", wheel, named, machine):
                 reason = (
-                    f"{_name_files(files)} is for {machine}, the target is {self._subject.platform}"
+                    f"{name_files(files)} is for {machine}, the target is {self._subject.platform}"
                 )
-                evidence = {"machine": machine, **_list_files(files)}
+                evidence = {"machine": machine, **list_files(files)}
                 self._find("wrong-architecture", wheel.label, reason, evidence)
 
     def _weigh(self, rule: str, wheel: SubjectWheel, files: Sequence[str], what: str) -> list[str]:
@@ -190,12 +190,14 @@ def _known(facts: WheelFacts, path: str) -> str:
     return str(next(file.facts.known for file in facts.files if file.path == path))
 
 
-def _name_files(files: Sequence[str]) -> str:
+def name_files(files: Sequence[str]) -> str:
+    """The first file, and how many more there are."""
     more = len(files) - 1
     return files[0] if not more else f"{files[0]} (and {more} more)"
 
 
-def _list_files(files: Sequence[str]) -> dict[str, object]:
+def list_files(files: Sequence[str]) -> dict[str, object]:
+    """Evidence: the files, not all where there are very many, and how many there are."""
     return {"files": list(files[:_FILES_NAMED]), "file_count": len(files)}
 
 

@@ -22,7 +22,7 @@ from typing import Protocol
 from zipfile import ZipInfo
 
 from builder.errors import ExternalError
-from builder.http import Http
+from builder.http import Http, Slice
 
 _TAIL_BYTES = 64 << 10
 _DIRECTORY_MAX_BYTES = 64 << 20
@@ -90,8 +90,7 @@ class LocalSource:
 class RemoteSource:
     """A wheel on a server; its last bytes, or all of them without ranges, are kept."""
 
-    def __init__(self, label: str, http: Http, url: str) -> None:
-        tail = http.read(url, -_TAIL_BYTES, _TAIL_BYTES)
+    def __init__(self, label: str, http: Http, url: str, tail: Slice) -> None:
         self.label, self.size, self.ranged = label, tail.total, tail.ranged
         self._http, self._url = http, url
         self._tail_start, self._tail = tail.start, tail.data
@@ -119,6 +118,11 @@ class RemoteSource:
             raise WheelError(f"{self.label}: the file changed while it was read")
         inside = start - part.start
         return part.data[inside : inside + size]
+
+
+def open_remote(label: str, http: Http, url: str) -> RemoteSource:
+    """A wheel on a server, its tail read; ExternalError where it cannot be had."""
+    return RemoteSource(label, http, url, http.read(url, -_TAIL_BYTES, _TAIL_BYTES))
 
 
 @contextmanager

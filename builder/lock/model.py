@@ -200,8 +200,8 @@ def _extra(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return extra
 
 
-def _typed(table: Mapping[str, Any], key: str, kind: type[_Kind]) -> _Kind:
-    value = table.get(key)
+def _typed(table: object, key: str, kind: type[_Kind]) -> _Kind:
+    value = table.get(key) if isinstance(table, dict) else None
     if not isinstance(value, kind):
         raise TypeError(f"{key!r} is missing, or not a {kind.__name__}")
     return value
@@ -221,8 +221,9 @@ def _check(document: Mapping[str, Any], source: str) -> None:
             f"{source}: written in format {extra.get('format')}, this spark-build reads {FORMAT}",
             hint="delete the file and run `spark-build lock RECIPE`",
         )
-    if extra.get("platform") not in MACHINES:
-        raise ValueError(f"no platform is called {extra.get('platform')!r}")
+    platform = _typed(extra, "platform", str)
+    if platform not in MACHINES:
+        raise ValueError(f"no platform is called {platform!r}")
     if extra.get("digest") != _digest(document):
         raise LockError(
             f"{source}: the body does not match its digest; the file was changed by hand",

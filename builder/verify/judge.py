@@ -11,14 +11,13 @@ from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.audit.elf import ElfFacts, Known
-from builder.audit.judge import Allowed
-from builder.audit.policy import Allowance, Policy
+from builder.audit.judge import Allowed, list_files, name_files
+from builder.audit.policy import Allowance, CudaLibrary, Policy
 from builder.errors import Finding
 from builder.lock.model import Lock
 from builder.verify.loader import Loader, Met
 from builder.verify.tree import Directory, Tree
 
-_FILES_NAMED = 20
 _SITE = re.compile(r"(?P<site>.*/(?:site|dist)-packages)/(?P<rest>.+)", re.DOTALL)
 _DIST_INFO = re.compile(r"(?P<name>[^-/]+)-(?P<version>[^-/]+)\.dist-info")
 
@@ -42,8 +41,9 @@ class Expected:
 class Verdict:
     """What is found, let pass and counted.
 
-    `counts` speaks of ELF files (`elf`, `elf_unknown`), of what they need (`needed`, of which
-    `found`, `preloaded`, `driver`, `allowed`, `unmet`) and of `distributions`.
+    `counts` speaks of ELF files (`elf`, `elf_unknown`), of what they need, a program's loader
+    included (`needed`, of which `found`, `preloaded`, `driver`, `allowed`, `unmet`), and of
+    `distributions`.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -103,8 +103,8 @@ def _sort_out(
         elif name is not None and not _allow(policy, verdict, "wrong-architecture", path, name):
             foreign[name].append(path)
     for name, paths in foreign.items():
-        message = f"{_name_files(paths)} is for {name}, the image is for {platform}"
-        evidence = {"machine": name, **_list_files(paths)}
+        message = f"{name_files(paths)} is for {name}, the image is for {platform}"
+        evidence = {"machine": name, **list_files(paths)}
         verdict.findings.append(policy.finding("wrong-architecture", paths[0], message, evidence))
     return native
 
@@ -114,15 +114,16 @@ def _judge_needs(
 ) -> None:
     unmet: dict[str, list[str]] = defaultdict(list)
     for path, facts in native.items():
-        for library in facts.needed:
+        interpreter = () if facts.interpreter is None else (facts.interpreter,)
+        for library in (*facts.needed, *interpreter):
             verdict.counts["needed"] += 1
             met = _meet(policy, loader, path, library, verdict)
             verdict.counts[met] += 1
             if met == "unmet":
                 unmet[library].append(path)
     for library, paths in unmet.items():
-        message = f"{_name_files(paths)} needs {library}, which is nowhere in the image"
-        evidence = {"library": library, **_list_files(paths)}
+        message = f"{name_files(paths)} needs {library}, which is nowhere in the image"
+        evidence = {"library": library, **list_files(paths)}
         verdict.findings.append(policy.finding("unmet-library", paths[0], message, evidence))
 
 
@@ -145,29 +146,34 @@ def _judge_cuda(
     verdict: Verdict,
 ) -> None:
     """One CUDA runtime: no file needs or is a library of another major, no package is for one."""
-    users: dict[tuple[str, int, bool], list[str]] = defaultdict(list)
+    users: dict[CudaLibrary, list[str]] = defaultdict(list)
     for path, facts in native.items():
-        for found in policy.cuda_libraries(facts):
-            users[found.name, found.major, found.private].append(path)
-    major = target_major or max((key[1] for key in users if not key[2]), default=None)
+        for library in policy.cuda_libraries(facts):
+            users[library].append(path)
+    openly = (library.major for library in users if not library.private)
+    major = target_major or max(openly, default=None)
     if major is None:
         return
-    for (name, other, private), paths in users.items():
-        library = f"{name}.so.{other}"
-        rule = "bundled-cuda-runtime" if private else "cuda-runtime-mismatch"
-        if other == major:
-            continue
-        left = [
-            path
-            for path in paths
-            if not _allow(policy, verdict, "cuda-runtime-mismatch", path, library)
-        ]
-        if left:
-            message = f"{_name_files(left)} needs {library}, the target has CUDA {major}"
-            evidence = {"library": library, "cuda": other, **_list_files(left)}
-            verdict.findings.append(policy.finding(rule, left[0], message, evidence))
+    for library, paths in users.items():
+        if library.major != major:
+            _judge_cuda_library(policy, library, paths, major, verdict)
     for dist in dists:
         _judge_cuda_package(policy, dist, major, verdict)
+
+
+def _judge_cuda_library(
+    policy: Policy, library: CudaLibrary, paths: Sequence[str], major: int, verdict: Verdict
+) -> None:
+    rule = "bundled-cuda-runtime" if library.private else "cuda-runtime-mismatch"
+    left = [
+        path
+        for path in paths
+        if not _allow(policy, verdict, "cuda-runtime-mismatch", path, library.soname)
+    ]
+    if left:
+        message = f"{name_files(left)} needs or is {library.soname}, the target has CUDA {major}"
+        evidence = {"library": library.soname, "cuda": library.major, **list_files(left)}
+        verdict.findings.append(policy.finding(rule, left[0], message, evidence))
 
 
 def _judge_cuda_package(policy: Policy, dist: _Distribution, major: int, verdict: Verdict) -> None:
@@ -260,12 +266,3 @@ def _allow(policy: Policy, verdict: Verdict, rule: str, path: str, what: str) ->
 
 def _note(verdict: Verdict, rule: str, subject: str, what: str, allowance: Allowance) -> None:
     verdict.allowed.append(Allowed(rule=rule, subject=subject, what=what, allowance=allowance))
-
-
-def _name_files(files: Sequence[str]) -> str:
-    more = len(files) - 1
-    return files[0] if not more else f"{files[0]} (and {more} more)"
-
-
-def _list_files(files: Sequence[str]) -> dict[str, object]:
-    return {"files": list(files[:_FILES_NAMED]), "file_count": len(files)}

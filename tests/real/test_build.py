@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,13 @@ def root(small: Small) -> Iterator[Path]:
     shutil.rmtree(bundle)
 
 
+@pytest.fixture
+def storage() -> Iterator[Path]:
+    """A folder for podman, which takes paths of 50 characters at most."""
+    with tempfile.TemporaryDirectory(prefix="podman-") as folder:
+        yield Path(folder)
+
+
 def test_everything_is_in_the_build_folder(small: Small) -> None:
     names = {path.name for path in small.folder.iterdir()}
     lock = "pylock.small-gb10.toml"
@@ -92,8 +100,8 @@ def test_the_image_runs(root: Path) -> None:
 
 
 @pytest.mark.real("podman", "emulation")
-def test_podman_takes_the_layout(small: Small, tmp_path: Path) -> None:
-    podman = ["podman", "--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run")]
+def test_podman_takes_the_layout(small: Small, storage: Path) -> None:
+    podman = ["podman", "--root", str(storage / "root"), "--runroot", str(storage / "run")]
     podman += ["--storage-driver", "vfs"]
     pulled = process.run([*podman, "pull", "--quiet", f"oci:{small.folder / 'oci'}"])
     name = pulled.stdout.strip()

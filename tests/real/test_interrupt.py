@@ -39,8 +39,15 @@ def assembling(cache: Path) -> bool:
     return any(path.stat().st_size > 1 << 20 for path in cache.glob("scratch/*/work/layer"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("moment", [fetching, assembling])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, fetching),
+        (signal.SIGKILL, fetching),
+        (signal.SIGTERM, assembling),
+        (signal.SIGKILL, assembling),
+    ],
+)
 def test_cut_off(number: signal.Signals, moment: Callable[[Path], bool], tmp_path: Path) -> None:
     recipe = tmp_path / "cut.yaml"
     recipe.write_text(_RECIPE)

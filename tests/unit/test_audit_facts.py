@@ -14,7 +14,7 @@ import pytest
 
 from builder.audit.elf import ElfFacts, Known
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
-from builder.audit.remote import RemoteSource, WheelError, open_local
+from builder.audit.remote import WheelError, open_local, open_remote
 from builder.http import Http
 from tests.binaries import Elf, RangeServer
 from tests.builders import WheelText
@@ -45,7 +45,7 @@ def _read(
     wheel = WheelText(files=files, modes=modes or {}).zipped()
     server = RangeServer({"/demo.whl": wheel}, ranges=ranges)
     http = Http({}, transport=httpx.MockTransport(server))
-    source = RemoteSource(_FILENAME, http, "https://files.example/demo.whl")
+    source = open_remote(_FILENAME, http, "https://files.example/demo.whl")
     facts = read_wheel(_FILENAME, source, pool, deep=deep)
     assert facts.bytes_read == server.sent
     return facts

@@ -23,6 +23,7 @@ from builder.audit.remote import (
     WheelError,
     merge_spans,
     open_local,
+    open_remote,
     read_beginnings,
     read_directory,
 )
@@ -44,7 +45,7 @@ def _zipped(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> b
 def _source(data: bytes, *, ranges: bool = True) -> tuple[RemoteSource, RangeServer]:
     server = RangeServer({"/demo.whl": data}, ranges=ranges)
     http = Http({}, transport=httpx.MockTransport(server))
-    return RemoteSource("demo.whl", http, _URL), server
+    return open_remote("demo.whl", http, _URL), server
 
 
 @pytest.fixture

@@ -1,0 +1,362 @@
+"""HTTP: what is asked and what comes of it; no secret leaves for another host or for a message."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.errors import BuilderError, ExternalError, OfflineError, UsageError
+from builder.http import Http, Slice, redact, without_credentials
+from tests.builders import FileServer
+
+URL = "https://files.example/x.whl"
+DATA = bytes(range(256)) * 40
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def client(
+    handler: Handler,
+    environ: dict[str, str] | None = None,
+    *,
+    pauses: list[float] | None = None,
+    offline: bool = False,
+) -> Http:
+    return Http(
+        environ or {},
+        offline=offline,
+        transport=httpx.MockTransport(handler),
+        sleep=(pauses if pauses is not None else []).append,
+    )
+
+
+def serving(**settings: object) -> FileServer:
+    return FileServer(files={"/x.whl": DATA}, **settings)  # type: ignore[arg-type]  # its fields
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def always(response: httpx.Response) -> Handler:
+    return lambda request: response
+
+
+def test_whole_bodies_sizes_and_ranges() -> None:
+    server = serving()
+    with client(server) as http:
+        assert http.get(URL) == DATA
+        assert http.size(URL) == len(DATA)
+        assert http.read(URL, 100, 50) == Slice(100, DATA[100:150], len(DATA), ranged=True)
+        with http.stream(URL, 5000) as (first, chunks):
+            assert (first, b"".join(chunks)) == (5000, DATA[5000:])
+        with http.stream(URL) as (first, chunks):
+            assert (first, b"".join(chunks)) == (0, DATA)
+    assert [request.method for request in server.requests] == ["GET", "HEAD", "GET", "GET", "GET"]
+    assert {request.headers["accept-encoding"] for request in server.requests} == {"identity"}
+    assert [request.headers.get("range") for request in server.requests[2:]] == [
+        "bytes=100-149",
+        "bytes=5000-",
+        None,
+    ]
+    assert server.requests[0].headers["user-agent"].startswith("spark-build/")
+
+
+def test_the_end_of_a_file_is_asked_for_by_a_suffix() -> None:
+    headers = {"Content-Range": f"bytes {len(DATA) - 64}-{len(DATA) - 1}/{len(DATA)}"}
+    seen: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["range"])
+        return httpx.Response(206, headers=headers, content=DATA[-64:])
+
+    with client(handler) as http:
+        found = http.read(URL, -64, 64)
+    assert seen == ["bytes=-64"]
+    assert found == Slice(len(DATA) - 64, DATA[-64:], len(DATA), ranged=True)
+
+
+def test_a_server_without_ranges_gives_the_whole_file() -> None:
+    with client(serving(ranges=False)) as http:
+        assert http.read(URL, 100, 50) == Slice(0, DATA, len(DATA), ranged=False)
+        with http.stream(URL, 5000) as (first, chunks):
+            assert (first, b"".join(chunks)) == (0, DATA)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "bytes", "bytes 0-9", "bytes */100", "bytes 0-9/*", "bytes a-b/c", "items 0-9/10"]
+)
+def test_a_range_that_cannot_be_read_is_refused(value: str) -> None:
+    response = httpx.Response(206, headers={"Content-Range": value}, content=b"0123456789")
+    with client(always(response)) as http, pytest.raises(ExternalError, match="Content-Range"):
+        http.read(URL, 0, 10)
+
+
+@pytest.mark.parametrize("value", ["none", "-1", "1.5", ""])
+def test_a_size_that_is_none_is_refused(value: str) -> None:
+    headers = {"Content-Length": value} if value else {}
+    with (
+        client(lambda request: httpx.Response(200, headers=headers)) as http,
+        pytest.raises(ExternalError, match="does not say how large"),
+    ):
+        http.size(URL)
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_what_may_pass_is_tried_again_with_growing_pauses(status: int) -> None:
+    pauses: list[float] = []
+    with client(serving(statuses=[status] * 3), pauses=pauses) as http:
+        assert http.get(URL) == DATA
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "pause"), [("7", 7.0), ("0", 0.0), ("86400", 30.0), ("soon", 0.5), ("\xb2", 0.5)]
+)
+def test_the_server_says_how_long_to_wait(value: str, pause: float) -> None:
+    pauses: list[float] = []
+    server = serving(statuses=[503])
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        response = server(request)
+        if response.status_code == 503:
+            response.headers = httpx.Headers([(b"Retry-After", value.encode("latin-1"))])
+        return response
+
+    with client(handler, pauses=pauses) as http:
+        assert http.get(URL) == DATA
+    assert pauses == [pause]
+
+
+def test_it_is_not_tried_for_ever() -> None:
+    server = serving(statuses=[503] * 100)
+    with client(server) as http, pytest.raises(ExternalError, match="503 Service Unavailable"):
+        http.get(URL)
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 416])
+def test_a_refusal_is_told_at_once(status: int) -> None:
+    server = serving(statuses=[status] * 100)
+    with client(server) as http, pytest.raises(ExternalError, match=str(status)) as caught:
+        http.get(URL)
+    assert len(server.requests) == 1
+    assert (caught.value.hint is not None) == (status in (401, 403))
+
+
+@pytest.mark.parametrize(
+    "kind", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.ProxyError]
+)
+def test_a_broken_connection_is_tried_again(kind: type[httpx.TransportError]) -> None:
+    pauses: list[float] = []
+    server = serving()
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if len(pauses) < 2:
+            raise kind("broken")
+        return server(request)
+
+    with client(handler, pauses=pauses) as http:
+        assert http.get(URL) == DATA
+    assert pauses == [0.5, 1.0]
+
+
+def test_a_host_that_is_never_reached_is_named_with_a_hint() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("Name or service not known")
+
+    with client(handler) as http, pytest.raises(ExternalError, match=r"files\.example") as caught:
+        http.get(f"{URL}?token=secret")
+    assert "ConnectError: Name or service not known" in caught.value.message
+    assert "proxy" in (caught.value.hint or "")
+    assert "secret" not in caught.value.message
+
+
+def test_a_body_that_breaks_off_is_an_error_of_ours() -> None:
+    with client(serving(breaks=[3000])) as http, http.stream(URL) as (_, chunks):
+        received = bytearray()
+        with pytest.raises(ExternalError, match="connection reset"):
+            received.extend(b"".join(chunks))
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://files.example/x", "no-url", "https://[::1", "https://files.example:port/x", ""]
+)
+def test_what_cannot_be_asked_for_is_refused_without_a_pause(url: str) -> None:
+    pauses: list[float] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.UnsupportedProtocol("no such protocol")
+
+    with client(handler, pauses=pauses) as http, pytest.raises(ExternalError):
+        http.get(url)
+    assert pauses == []
+
+
+def test_redirects_without_end_are_refused() -> None:
+    response = httpx.Response(302, headers={"Location": "/again"})
+    pauses: list[float] = []
+    with (
+        client(always(response), pauses=pauses) as http,
+        pytest.raises(ExternalError, match="TooManyRedirects"),
+    ):
+        http.get(URL)
+    assert pauses == []
+
+
+def test_offline_nothing_is_asked() -> None:
+    server = serving()
+    with client(server, offline=True) as http:
+        with pytest.raises(OfflineError, match="the run is offline") as caught:
+            http.get(f"https://user:secret@files.example/x.whl?sig=secret#{'f' * 5}")
+        with pytest.raises(OfflineError):
+            http.size(URL)
+    assert server.requests == []
+    assert "secret" not in caught.value.message
+    assert "--offline" in (caught.value.hint or "")
+
+
+INDEX = "https://user:p%40ss@index.example/simple"
+
+
+@pytest.mark.parametrize("variable", ["PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"])
+def test_an_index_url_gives_the_credentials_of_its_host_only(variable: str) -> None:
+    server = FileServer(files={"/x.whl": DATA})
+    with client(server, {variable: INDEX}) as http:
+        http.get("https://index.example/x.whl")
+        http.get("https://files.example/x.whl")
+        http.get("https://sub.index.example/x.whl")
+    found = [request.headers.get("authorization") for request in server.requests]
+    assert found == [basic("user", "p@ss"), None, None]
+
+
+def test_netrc_gives_the_credentials_of_its_hosts_only(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine files.example login me password hush\n")
+    other = tmp_path / "other"
+    other.write_text("machine files.example login you password hush\n")
+    for environ, expected in (
+        ({"HOME": str(tmp_path)}, basic("me", "hush")),
+        ({"HOME": str(tmp_path), "NETRC": str(other)}, basic("you", "hush")),
+        ({"HOME": str(tmp_path / "absent")}, None),
+        ({}, None),
+    ):
+        server = serving()
+        with client(server, environ) as http:
+            http.get(URL)
+        assert server.requests[0].headers.get("authorization") == expected
+    server = FileServer(files={"/x": b""})
+    with client(server, {"HOME": str(tmp_path)}) as http:
+        http.get("https://elsewhere.example/x")
+    assert "authorization" not in server.requests[0].headers
+
+
+def test_an_index_url_goes_before_netrc(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine index.example login me password hush\n")
+    server = serving()
+    with client(server, {"HOME": str(tmp_path), "PIP_INDEX_URL": INDEX}) as http:
+        http.get("https://index.example/x.whl")
+    assert server.requests[0].headers["authorization"] == basic("user", "p@ss")
+
+
+def test_a_broken_netrc_is_named_without_its_content(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine files.example login me\nhush hush2\n")
+    with (
+        client(serving(), {"HOME": str(tmp_path)}) as http,
+        pytest.raises(UsageError, match="netrc") as caught,
+    ):
+        http.get(URL)
+    assert str(tmp_path / ".netrc") in caught.value.message
+    assert "hush" not in caught.value.message
+
+
+def test_an_index_variable_that_is_no_url_is_named_without_its_value() -> None:
+    with (
+        client(serving(), {"PIP_INDEX_URL": "https://user:hush@[index/simple"}) as http,
+        pytest.raises(UsageError, match="PIP_INDEX_URL") as caught,
+    ):
+        http.get(URL)
+    assert "hush" not in caught.value.message
+
+
+def test_credentials_are_not_sent_to_where_a_redirect_leads() -> None:
+    server = FileServer(files={"/far/x.whl": DATA})
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "index.example":
+            server.requests.append(request)
+            return httpx.Response(302, headers={"Location": "https://cdn.example/far/x.whl"})
+        return server(request)
+
+    with client(handler, {"PIP_INDEX_URL": INDEX}) as http:
+        assert http.get("https://index.example/x.whl") == DATA
+        with http.stream("https://index.example/x.whl", 100) as (first, _):
+            assert first == 100
+    sent = [(request.url.host, "authorization" in request.headers) for request in server.requests]
+    assert sent == [("index.example", True), ("cdn.example", False)] * 2
+
+
+SECRETS = "https://user:hush@index.example/x.whl?token=hush#hush"
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        always(httpx.Response(403)),
+        always(httpx.Response(206, headers={"Content-Range": "bytes"})),
+        always(httpx.Response(302, headers={"Location": "https://hush@[bad"})),
+        always(httpx.Response(302, headers={"Location": "?again"})),
+    ],
+    ids=["refused", "range", "redirect", "loop"],
+)
+def test_no_message_holds_a_secret(handler: Handler) -> None:
+    with client(handler, {"PIP_INDEX_URL": SECRETS}) as http, pytest.raises(BuilderError) as caught:
+        http.read(SECRETS, 0, 10)
+    assert "hush" not in f"{caught.value.message} {caught.value.hint}"
+    assert "index.example/x.whl" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (URL, URL),
+        (SECRETS, "https://index.example/x.whl"),
+        ("https://token@index.example:8443/a", "https://index.example:8443/a"),
+        ("https://us@er:hu@sh@index.example/a", "https://index.example/a"),
+        ("http://user:hush@[2001:db8::1]:80/a", "http://[2001:db8::1]:80/a"),
+        ("mirror.example/debian", "mirror.example/debian"),
+        ("user:hush@index.example/a", "(a URL that cannot be read)"),
+        ("https:/user:hush@index.example/a", "(a URL that cannot be read)"),
+        ("https://user:hu/sh@index.example/a", "(a URL that cannot be read)"),
+        ("https://user:hu#sh@index.example/a", "(a URL that cannot be read)"),
+        ("https://user:hush@[index/a", "(a URL that cannot be read)"),
+        ("", ""),
+    ],
+)
+def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "https://u:p@files.example/x%2By.whl?q=1#sha256=0",
+            "https://files.example/x%2By.whl?q=1#sha256=0",
+        ),
+        ("https://files.example/a@b", "https://files.example/a@b"),
+        ("https://u:p@[2001:db8::1]:80/a", "https://[2001:db8::1]:80/a"),
+    ],
+)
+def test_credentials_are_taken_out_and_nothing_else(url: str, expected: str) -> None:
+    assert without_credentials(url) == expected
+
+
+@given(st.text(max_size=40), st.from_regex(r"[a-z]{8}", fullmatch=True))
+def test_showing_a_url_never_fails_and_never_shows_the_password(tail: str, password: str) -> None:
+    assert isinstance(redact(tail), str)
+    assert password not in redact(f"https://user:{password}@index.example/")

@@ -1,0 +1,124 @@
+"""Tags and markers of another machine, against the specifications and this machine's own."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import pytest
+from packaging.markers import Marker, default_environment
+from packaging.tags import Tag, sys_tags
+
+from builder.errors import LockError
+from builder.lock.platforms import MACHINES, markers, uv_platform, wheel_tags
+
+
+def names(tags: list[Tag]) -> list[str]:
+    return [str(tag) for tag in tags]
+
+
+def test_the_best_tag_comes_first() -> None:
+    tags = names(wheel_tags("linux/arm64", "3.13", "2.19"))
+    assert tags[:6] == [
+        "cp313-cp313-manylinux_2_19_aarch64",
+        "cp313-cp313-manylinux_2_18_aarch64",
+        "cp313-cp313-manylinux_2_17_aarch64",
+        "cp313-cp313-manylinux2014_aarch64",
+        "cp313-cp313-linux_aarch64",
+        "cp313-abi3-manylinux_2_19_aarch64",
+    ]
+    assert tags[-1] == "py30-none-any"
+    assert len(tags) == len(set(tags))
+
+
+@pytest.mark.parametrize(
+    ("tag", "fits"),
+    [
+        ("cp313-cp313-manylinux_2_28_aarch64", True),
+        ("cp313-cp313-manylinux_2_41_aarch64", True),
+        ("cp313-cp313-manylinux_2_42_aarch64", False),
+        ("cp313-cp313-manylinux_2_28_x86_64", False),
+        ("cp312-cp312-manylinux_2_28_aarch64", False),
+        ("cp313-cp313t-manylinux_2_28_aarch64", False),
+        ("cp38-abi3-manylinux2014_aarch64", True),
+        ("cp314-abi3-manylinux2014_aarch64", False),
+        ("py3-none-manylinux2014_aarch64", True),
+        ("py3-none-musllinux_1_2_aarch64", False),
+        ("py3-none-any", True),
+        ("py2-none-any", False),
+        ("cp313-none-any", True),
+        ("pp311-pypy311_pp73-manylinux_2_28_aarch64", False),
+    ],
+)
+def test_what_runs_there_is_known(tag: str, *, fits: bool) -> None:
+    assert (tag in names(wheel_tags("linux/arm64", "3.13", "2.41"))) == fits
+
+
+def test_the_old_names_are_there_for_each_machine() -> None:
+    arm = {tag.platform for tag in wheel_tags("linux/arm64", "3.13", "2.41")}
+    amd = {tag.platform for tag in wheel_tags("linux/amd64", "3.13", "2.41")}
+    assert {p for p in arm if "manylinux2" in p or "linux1" in p} == {"manylinux2014_aarch64"}
+    assert {p for p in amd if "manylinux2" in p or "linux1" in p} == {
+        "manylinux2014_x86_64",
+        "manylinux2010_x86_64",
+        "manylinux1_x86_64",
+    }
+    assert "manylinux_2_5_x86_64" in amd
+    assert "manylinux_2_4_x86_64" not in amd
+
+
+def test_this_machine_is_told_as_it_tells_itself() -> None:
+    """The one machine that an independent answer is at hand for (glibc hosts only, as we are)."""
+    here = {machine: name for name, machine in MACHINES.items()}[platform.machine()]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    glibc = platform.libc_ver()[1]
+    tags, expected = wheel_tags(here, python, glibc), list(sys_tags())
+    assert set(tags) == set(expected)
+    # Where plain linux_* comes is a matter of taste: last for uv, first for pip.
+    assert [t for t in tags if "-linux_" not in str(t)] == [
+        t for t in expected if "-linux_" not in str(t)
+    ]
+    ours, own = dict(markers(here, python)), dict(default_environment())
+    for key in ("implementation_version", "python_full_version"):
+        assert str(own.pop(key)).startswith(f"{python}.")
+        assert str(ours.pop(key)).startswith(f"{python}.")
+    for key in ("platform_release", "platform_version"):  # of the kernel, which nobody knows
+        own.pop(key)
+        assert ours.pop(key) == ""
+    assert ours == own
+
+
+@pytest.mark.parametrize(
+    ("marker", "holds"),
+    [
+        ("platform_machine == 'aarch64' and sys_platform == 'linux'", True),
+        ("platform_machine == 'x86_64'", False),
+        ("python_version >= '3.13' and python_full_version < '3.14'", True),
+        ("implementation_name == 'cpython' and os_name == 'posix'", True),
+        ("platform_system == 'Windows'", False),
+    ],
+)
+def test_markers_are_of_the_target(marker: str, *, holds: bool) -> None:
+    environment = {key: str(value) for key, value in markers("linux/arm64", "3.13").items()}
+    assert Marker(marker).evaluate(environment) == holds
+
+
+@pytest.mark.parametrize(
+    ("glibc", "name"),
+    [
+        ("2.17", "manylinux_2_17"),
+        ("2.27", "manylinux_2_17"),
+        ("2.28", "manylinux_2_28"),
+        ("2.36", "manylinux_2_36"),
+        ("2.40", "manylinux_2_40"),
+        ("2.43", "manylinux_2_40"),
+    ],
+)
+def test_uv_is_asked_for_a_platform_that_it_knows(glibc: str, name: str) -> None:
+    assert uv_platform("linux/arm64", glibc) == f"aarch64-{name}"
+    assert uv_platform("linux/amd64", glibc) == f"x86_64-{name}"
+
+
+def test_a_glibc_older_than_any_name_is_refused() -> None:
+    with pytest.raises(LockError, match=r"glibc 2\.12"):
+        uv_platform("linux/amd64", "2.12")
