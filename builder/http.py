@@ -28,7 +28,6 @@ _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT = httpx.Timeout(30.0, read=60.0)
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-_CHUNK_BYTES = 1 << 18
 _FINAL = (httpx.TooManyRedirects, httpx.DecodingError, httpx.UnsupportedProtocol)
 
 
@@ -235,7 +234,7 @@ def _content_range(url: str, value: str) -> tuple[int, int]:
 
 def _chunks(url: str, response: httpx.Response) -> Iterator[bytes]:
     try:
-        yield from response.iter_raw(_CHUNK_BYTES)
+        yield from response.iter_raw()  # as it comes: gathering would lose what precedes a break
     except httpx.TransportError as error:
         raise _unreachable(url, error) from None
 

@@ -252,7 +252,7 @@ def _host_archives(environ: Mapping[str, str], run: Runner, host: Path) -> list[
 
 
 def _http_url(url: str, host: Path) -> str | None:
-    """The URL itself, or the first one in the file of mirrors that it names (apt-transport-mirror(1)).
+    """The URL itself, or the first in the file of mirrors that it names (apt-transport-mirror(1)).
 
     None for what a lock cannot name: CDs, folders, onion services.
     """

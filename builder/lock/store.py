@@ -82,8 +82,9 @@ class Store:
                 part.unlink(missing_ok=True)
                 advance(file.size)
                 return 0
+            download = _Download(file, http, handle, advance)
             try:
-                received = _download(file, http, handle, advance)
+                download.run()
             except _WrongFileError:
                 part.unlink()
                 raise
@@ -91,7 +92,7 @@ class Store:
             os.fsync(handle.fileno())
             part.rename(path)
             path.chmod(0o444)  # not before: a part that is left must stay writable
-        return received
+        return download.received
 
 
 class _WrongFileError(ExternalError):
@@ -121,68 +122,67 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
             # It was renamed under us: what we opened is the whole file, or gone.
 
 
-def _download(file: LockedFile, http: Http, handle: BinaryIO, advance: Advance) -> int:
-    """Fill `handle` up to the locked size and check the hash; one fresh start if it is wrong."""
-    received = 0
-    for fresh in (False, True):
-        if fresh:
-            handle.truncate(0)
-        hasher = _resume(handle, file.size)
-        advance(handle.tell())
-        received += _append(file, http, handle, hasher, advance)
-        if hasher.hexdigest() == file.sha256:
-            return received
-        advance(-handle.tell())
-    raise _WrongFileError(file, f"has sha256 {hasher.hexdigest()}, the lock says {file.sha256}")
+class _Download:
+    """One file on its way into `handle`: its hash so far, and the bytes received for it."""
 
+    def __init__(self, file: LockedFile, http: Http, handle: BinaryIO, advance: Advance) -> None:
+        self._file, self._http, self._handle, self._advance = file, http, handle, advance
+        self._hasher = hashlib.sha256()
+        self.received = 0
 
-def _resume(handle: BinaryIO, size: int) -> hashlib._Hash:
-    """A hash over what is there already; the position is left at its end."""
-    if os.fstat(handle.fileno()).st_size > size:
-        handle.truncate(0)
-    hasher = hashlib.sha256()
-    handle.seek(0)
-    while block := handle.read(_READ_BYTES):
-        hasher.update(block)
-    return hasher
+    def run(self) -> None:
+        """Fill the part up to the locked size, check its hash; one fresh start if that is wrong."""
+        for fresh in (False, True):
+            if fresh:
+                self._advance(-self._handle.tell())
+                self._handle.truncate(0)
+            self._resume()
+            self._append()
+            if self._hasher.hexdigest() == self._file.sha256:
+                return
+        found = self._hasher.hexdigest()
+        raise _WrongFileError(self._file, f"has sha256 {found}, the lock says {self._file.sha256}")
 
+    def _resume(self) -> None:
+        """Hash what is there already; the position is left at its end."""
+        if os.fstat(self._handle.fileno()).st_size > self._file.size:
+            self._handle.truncate(0)
+        self._hasher = hashlib.sha256()
+        self._handle.seek(0)
+        while block := self._handle.read(_READ_BYTES):
+            self._hasher.update(block)
+        self._advance(self._handle.tell())
 
-def _append(
-    file: LockedFile, http: Http, handle: BinaryIO, hasher: hashlib._Hash, advance: Advance
-) -> int:
-    received = 0
-    broken_off = 0
-    while handle.tell() < file.size:
-        try:
-            received += _append_once(file, http, handle, hasher, advance)
-        except _WrongFileError:
-            raise
-        except ExternalError:
-            broken_off += 1
-            if broken_off >= _BROKEN_OFF_TIMES:
+    def _append(self) -> None:
+        broken_off = 0
+        while self._handle.tell() < self._file.size:
+            try:
+                self._append_once()
+            except _WrongFileError:
                 raise
-    return received
+            except ExternalError:
+                broken_off += 1
+                if broken_off >= _BROKEN_OFF_TIMES:
+                    raise
 
+    def _append_once(self) -> None:
+        """One request, from where the part ends; without ranges what is here already is skipped."""
+        file, start = self._file, self._handle.tell()
+        with self._http.stream(file.url, start) as (first, chunks):
+            skip = start - first
+            if skip < 0:
+                raise ExternalError(f"{redact(file.url)}: sent from byte {first}, not from {start}")
+            for chunk in chunks:
+                self.received += len(chunk)
+                self._write(chunk[skip:])
+                skip = max(0, skip - len(chunk))
+        end = self._handle.tell()
+        if end < file.size:
+            raise ExternalError(f"{redact(file.url)}: ended after {end} of {file.size} bytes")
 
-def _append_once(
-    file: LockedFile, http: Http, handle: BinaryIO, hasher: hashlib._Hash, advance: Advance
-) -> int:
-    """One request, from where the part ends; a server without ranges is read past that point."""
-    start = handle.tell()
-    received = 0
-    with http.stream(file.url, start) as (first, chunks):
-        skip = start - first
-        if skip < 0:
-            raise ExternalError(f"{redact(file.url)}: sent from byte {first}, not from {start}")
-        for chunk in chunks:
-            received += len(chunk)
-            data = chunk[skip:] if skip else chunk
-            skip = max(0, skip - len(chunk))
-            handle.write(data)
-            hasher.update(data)
-            advance(len(data))
-            if handle.tell() > file.size:
-                raise _WrongFileError(file, f"is larger than the {file.size} bytes locked")
-    if handle.tell() < file.size:
-        raise ExternalError(f"{redact(file.url)}: ended after {handle.tell()} of {file.size} bytes")
-    return received
+    def _write(self, data: bytes) -> None:
+        self._handle.write(data)
+        self._hasher.update(data)
+        self._advance(len(data))
+        if self._handle.tell() > self._file.size:
+            raise _WrongFileError(self._file, f"is larger than the {self._file.size} bytes locked")
