@@ -60,7 +60,7 @@ class PlainProgress(Progress):
         def advance(_: int) -> None:
             if not announced.is_set():
                 announced.set()
-                self.note(f"{label}: {format_size(total_bytes)}")
+                self.note(f"{label} of {format_size(total_bytes)} begins")
 
         yield advance
 

@@ -24,7 +24,8 @@ def print_findings(findings: Iterable[Finding]) -> None:
     order = list(Severity)
     for finding in sorted(findings, key=lambda item: order.index(item.severity)):
         severity = _coloured(str(finding.severity), _COLOURS[finding.severity])
-        print(f"{severity}: {finding.rule}: {finding.subject}: {finding.message}")
+        about = "" if finding.message.startswith(finding.subject) else f"{finding.subject}: "
+        print(f"{severity}: {finding.rule}: {about}{finding.message}")
         if finding.hint:
             print(f"  hint: {finding.hint}")
 
