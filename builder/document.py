@@ -432,6 +432,8 @@ def _explain(
     if isinstance(refused, Refused):
         for flaw in refused.flaws:
             place = flaw.at if flaw.absolute else (*at, *flaw.at)
+            if place not in document.lines and isinstance(place[-1], int):
+                place = place[:-1]  # one value where a list may stand
             yield document.problem(place, flaw.message, hint=flaw.hint)
     elif details["type"] == "extra_forbidden":
         yield document.problem(at, "unknown key", hint=_key_hint(model, at))

@@ -208,3 +208,63 @@ def test_a_read_only_cache_is_told(
     monkeypatch.setenv("SPARK_BUILD_CACHE", "file")
     assert cli.main(["demo.yaml"]) == 5
     assert "Traceback" not in capsys.readouterr().err
+
+
+_GOOD = b"name: demo\ntarget: gb10\nbase: {oci: ./base}\n"
+_BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    b"%c: &%c [*%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c]\n" % (n, n, *([n - 1] * 8))
+    for n in range(ord("b"), ord("j"))
+)
+BROKEN_RECIPES: dict[str, tuple[bytes, str]] = {
+    "unknown key": (_GOOD + b"pakages: [numpy]\n", r":4: pakages: .*(?s:.*)`packages`"),
+    "unknown key inside": (_GOOD + b"torch: {from: wheel, vrsion: 2}\n", r":4: torch\.vrsion: "),
+    "wrong type": (_GOOD + b"packages: numpy\n", r":4: packages: expected a list"),
+    "wrong type inside": (_GOOD + b"packages:\n- numpy\n- [rich]\n", r":6: packages\[1\]: "),
+    "two bases": (
+        _GOOD.replace(b"./base}", b"./base, image: example.org/x}"),
+        r":3: base: ",
+    ),
+    "no base": (b"name: demo\ntarget: gb10\n", r"(:\d+)?: base: is missing"),
+    "unknown target": (_GOOD.replace(b"gb10", b"gb11"), r":2: target: .*(?s:.*)gb10"),
+    "duplicate key": (_GOOD + b"env: {}\nname: other\n", r":5: name: "),
+    "YAML bomb": (_BOMB, r":\d+: aliases expand"),
+    "anchor within itself": (_GOOD + b"packages: &p [*p]\n", r":4: "),
+    "python object": (_GOOD + b"env: !!python/object:os.system {}\n", r":4: "),
+    "tab": (_GOOD + b"env:\n\tA: b\n", r":5: "),
+    "empty": (b"", r": "),
+    "only a comment": (b"# nothing\n", r": "),
+    "binary": (bytes(range(256)), r":1: "),
+    "UTF-16": ("name: demo".encode("utf-16"), r": "),
+    "a list": (b"- name: demo\n", r":1: "),
+    "two documents": (_GOOD + b"---\nname: other\n", r":4: "),
+    "open quote": (_GOOD + b"env: {A: 'b}\n", r":\d+: "),
+    "bad indentation": (b"name: demo\n target: gb10\n", r":2: "),
+    "a bad requirement": (_GOOD + b"packages: ['numpy >> 2']\n", r":4: packages\[0\]: "),
+    "a secret": (_GOOD + b"env: {HF_TOKEN: hf_abc}\n", r":4: env\.HF_TOKEN: "),
+    "a newline in a value": (_GOOD + b'env: {A: "b\\nRUN evil"}\n', r":4: env\.A: "),
+    "a path that leads out": (
+        _GOOD + b"files: [{from: ../../etc/passwd, to: /x}]\n",
+        r":4: files\[0\]\.from: ",
+    ),
+    "excluded and wanted": (_GOOD + b"packages: [vllm]\nexclude: [vllm]\n", r":5: exclude\[0\]: "),
+    "not supported yet": (_GOOD + b"build_after_torch: [apex]\n", r":4: build_after_torch: "),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_RECIPES)
+def test_a_broken_recipe_is_told_with_its_place(
+    name: str, project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, said = BROKEN_RECIPES[name]
+    Path("broken.yaml").write_bytes(data)
+    assert cli.main(["broken.yaml", "--offline"]) == 2
+    captured = capsys.readouterr()
+    assert re.search(rf"error: broken\.yaml{said}", captured.err), captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    assert not Path("build").exists()
+
+
+def test_a_folder_is_no_recipe(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["base"]) == 2
+    assert capsys.readouterr().err.startswith("error: base: ")

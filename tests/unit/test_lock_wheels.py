@@ -401,7 +401,7 @@ def test_an_answer_that_is_no_lock_is_an_error_of_uvs(context: Context, answer: 
 
 NO_SOLUTION = """\
 warning: something
-  × No solution found when resolving dependencies:
+  x No solution found when resolving dependencies:
   ╰─▶ Because there is no version of numpy>=99 and you require numpy>=99, we can conclude …
 """
 
@@ -425,8 +425,9 @@ warning: something
 def test_each_failure_of_uv_is_told_by_its_kind(
     context: Context,
     says: str,
+    kind: type[BuilderError],
+    *,
     offline: bool,
-    kind: type[BuilderError],  # noqa: FBT001
 ) -> None:
     with pytest.raises(BuilderError) as caught:
         run(replace(context, offline=offline), Uv(says=says))

@@ -59,7 +59,7 @@ def test_a_log_gets_lines_only() -> None:
     with plain.task("nothing", 0):
         pass
     plain.stage("fetch", "2 files")
-    assert stream.getvalue() == "        fetch: 2 MB\nfetch   2 files\n"
+    assert stream.getvalue() == "        fetch of 2 MB begins\nfetch   2 files\n"
 
 
 def test_lines_of_several_threads_stay_whole() -> None:

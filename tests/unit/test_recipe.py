@@ -245,7 +245,7 @@ def test_what_is_refused_is_named(text: str, field: str, message: str, tmp_path:
 HEADS: list[tuple[str, int, str, str]] = [
     ("target: gb10\nbase: {oci: ./x}\n", 1, "name", "is missing"),
     ("name: a.b\ntarget: gb10\nbase: {oci: x}\n", 1, "name", "must be at most 63 lower-case"),
-    ("name: a\ntarget: gb01\nbase: {oci: x}\n", 2, "target[0]", "no target is called `gb01`"),
+    ("name: a\ntarget: gb01\nbase: {oci: x}\n", 2, "target", "no target is called `gb01`"),
     ("name: a\ntarget: [thor, thor]\nbase: {oci: x}\n", 2, "target[1]", "stands here twice"),
     ("name: a\ntarget: []\nbase: {oci: x}\n", 2, "target", "must hold at least one item"),
     ("name: a\ntarget: gb10\nbase: {}\n", 3, "base", "needs exactly one of image, debian and oci"),
