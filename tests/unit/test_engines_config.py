@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from builder.engines.config import DEFAULT_PATH, image_config
+from builder.engines.config import image_config
 from builder.lock.model import OciBase
-from builder.plan import Config, Plan, Venv
+from builder.plan import DEFAULT_PATH, Config, Plan, Venv
 
 PLAN = Plan(
     name="demo",

@@ -10,7 +10,7 @@ import pytest
 
 from builder.engines import layers
 from builder.engines.layers import LayerCache, MadeLayer
-from builder.oci.layer import LayerError, LayerWriter
+from builder.oci.layer import LAYOUT_VERSION, LayerError, LayerWriter
 
 Write = Callable[[LayerWriter], Mapping[str, str]]
 
@@ -55,7 +55,7 @@ def test_another_layout_version_makes_every_layer_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, {"k": 1})
-    monkeypatch.setattr(layers, "LAYOUT_VERSION", layers.LAYOUT_VERSION + 1)
+    monkeypatch.setattr(layers, "LAYOUT_VERSION", LAYOUT_VERSION + 1)
     assert make(tmp_path, {"k": 1})[1] == 1
 
 

@@ -42,6 +42,8 @@ user: 1000:1000
 
 
 def plan_of(folder: Path, text: str = RECIPE, lock: Lock = LOCK) -> Plan:
+    for name in ("a.py", "run.sh"):
+        (folder / name).touch()
     path = folder / "recipe.yaml"
     path.write_text(text)
     return make_plan(load_recipe(path).recipe, lock)
