@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from builder.context import Context
 from builder.errors import Severity
 from builder.http import Http
 from builder.lock.store import Store
+
+from .builds import spark_build
 
 pytestmark = pytest.mark.real("index")
 
@@ -102,3 +106,22 @@ def test_quick_and_deep_agree_on_what_is_needed(auditor: Auditor) -> None:
                 assert part.facts.version_needs == whole.facts.version_needs
             known = {*whole.facts.needed, whole.facts.soname}
             assert set(part.facts.candidates) <= known
+
+
+@pytest.mark.real("apt")
+def test_a_recipe_with_a_wheel_for_cuda_12_is_not_built(tmp_path: Path) -> None:
+    """On bookworm, whose Python 3.11 all of its dependencies have wheels for."""
+    recipe = tmp_path / "old.yaml"
+    recipe.write_text(
+        "name: old\ntarget: gb10\npackages: [vllm==0.12.0]\n"
+        "base: {debian: {suite: bookworm, packages: [python3]}}\n"
+    )
+    done = spark_build(recipe, cache=tmp_path / "cache", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    line = r"^error: cuda-runtime-mismatch: vllm 0\.12\.0: vllm/_C\.abi3\.so .*libcudart\.so\.12"
+    assert re.search(line, done.stdout, re.MULTILINE)
+    report = json.loads((tmp_path / "build" / "old" / "audit.json").read_text())
+    (vllm,) = (wheel for wheel in report["wheels"] if wheel["filename"].startswith("vllm-"))
+    assert 0 < vllm["bytes_read"] < vllm["size_bytes"] / 100
+    assert [path.name for path in (tmp_path / "build" / "old").iterdir()] == ["audit.json"]
+    assert not (tmp_path / "cache" / "files").exists()
