@@ -174,6 +174,6 @@ def _labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
         "org.opencontainers.image.title": recipe.name,
         **{key: value for key, value in described.items() if value},
         "spark-build.target": lock.target,
-        "spark-build.lock": lock.digest,
+        "spark-build.lock": lock.contents,
         **recipe.labels,
     }

@@ -8,6 +8,7 @@ themselves; `[tool.spark-build]` adds what an image needs beyond wheels. No reso
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -119,6 +120,21 @@ class Lock:
     def digest(self) -> str:
         """`sha256:` over the body of the file, its own digest line left out."""
         return _digest(self._document())
+
+    @property
+    def contents(self) -> str:
+        """`sha256:` over what goes into an image: names, versions and hashes.
+
+        Where the files were found and what resolved them is not in it, so that the same files by
+        way of a mirror are the same contents, and give the same image.
+        """
+        held = {
+            "image": [self.name, self.target, self.platform],
+            "python": [self.python, self.interpreter, self.glibc],
+            "base": _held_base(self.base),
+            "wheels": [[wheel.name, wheel.version, wheel.sha256] for wheel in self.wheels],
+        }
+        return f"sha256:{hashlib.sha256(json.dumps(held).encode()).hexdigest()}"
 
     @classmethod
     def from_toml(cls, text: str, *, source: str) -> Self:
@@ -297,6 +313,13 @@ def _write_base(base: DebianBase | OciBase) -> dict[str, Any]:
             for deb in base.debs
         ],
     }
+
+
+def _held_base(base: DebianBase | OciBase) -> list[Any]:
+    if isinstance(base, OciBase):
+        return [base.digest]
+    debs = [[deb.name, deb.version, deb.architecture, deb.sha256] for deb in base.debs]
+    return [base.suite, debs]
 
 
 def _read_base(value: Mapping[str, Any]) -> DebianBase | OciBase:

@@ -346,3 +346,27 @@ def test_plain_values_are_as_toml_gives_them_back() -> None:
     value = {"a": (1, [("x",)]), "b": None, "c": {"d": None, "e": "f"}}
     assert plain(value) == {"a": [1, [["x"]]], "c": {"e": "f"}}
     assert tomllib.loads(tomli_w.dumps(plain(value))) == plain(value)
+
+
+def test_contents_are_the_same_from_anywhere() -> None:
+    def moved(file: Any) -> Any:
+        return replace(file, url=file.url.replace("https://", "https://mirror.example/"))
+
+    assert isinstance(LOCK.base, DebianBase)
+    elsewhere = replace(
+        LOCK,
+        base=replace(LOCK.base, debs=tuple(map(moved, LOCK.base.debs))),
+        wheels=tuple(map(moved, LOCK.wheels)),
+        tools={"uv": "0.0.1"},
+    )
+    assert elsewhere.contents == LOCK.contents
+    assert elsewhere.digest != LOCK.digest
+
+
+def test_contents_change_with_any_hash() -> None:
+    wheel, *others = LOCK.wheels
+    changed = replace(LOCK, wheels=(replace(wheel, sha256="0" * 64), *others))
+    assert changed.contents != LOCK.contents
+    assert replace(LOCK, python="3.12").contents != LOCK.contents
+    empty = DebianBase(suite="trixie", debs=())
+    assert replace(LOCK, base=empty).contents != LOCK.contents

@@ -153,6 +153,7 @@ def test_what_breaks_off_again_and_again_leaves_its_part_for_the_next_run(tmp_pa
     assert stored(tmp_path) == WHOLE
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_the_part_of_a_killed_run_is_resumed(tmp_path: Path) -> None:
     """A child of ours is killed while it fetches; its lock goes with it."""
     reads, writes = os.pipe()
@@ -280,6 +281,7 @@ def test_two_runs_that_want_the_same_file_fetch_it_once(tmp_path: Path) -> None:
     assert stored(tmp_path) == WHOLE
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_two_processes_that_want_the_same_file_leave_one_whole_file(tmp_path: Path) -> None:
     children = []
     for _ in range(4):

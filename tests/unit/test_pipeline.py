@@ -52,7 +52,7 @@ def test_the_image_says_what_the_recipe_says(project: Project, offline: Context)
     assert config["Entrypoint"] == ["hello"]
     assert 'GREETING=a "quoted" $value' in config["Env"]
     assert config["Env"][0].startswith("PATH=/opt/venv/bin:")
-    assert config["Labels"]["spark-build.lock"] == outcome.locked.lock.digest
+    assert config["Labels"]["spark-build.lock"] == outcome.locked.lock.contents
     assert image.config["created"] == "1970-01-02T00:00:00Z"
 
 

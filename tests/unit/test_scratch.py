@@ -55,6 +55,7 @@ def test_it_goes_however_we_end(tmp_path: Path, kind: type[BaseException]) -> No
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
     owner_killed(tmp_path)
     [left] = left_in(tmp_path)
