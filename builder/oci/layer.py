@@ -203,8 +203,6 @@ class LayerWriter:
         hasher = hashlib.sha256()
         crc32 = size = 0
         for chunk in data.chunks:
-            if inflater.eof:
-                raise LayerError(f"{path}: bytes follow the end of its deflate stream")
             self._blob(chunk)
             for plain in _inflate(inflater, chunk, path):
                 hasher.update(plain)

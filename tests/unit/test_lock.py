@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder import lock as locks
@@ -19,9 +19,11 @@ from builder.http import Http
 from builder.lock import Locked, Upgrade, drift, lock_recipe
 from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
 from builder.lock.wheels import Request
+from builder.oci.image import write_layout
+from builder.oci.layer import LayerWriter
 from builder.recipe import load_recipe
 from builder.targets import find_target
-from tests.builders import base_layout
+from tests.builders import base_layout, image_of, write_layer
 
 NUMPY = LockedWheel(
     name="numpy",
@@ -112,8 +114,8 @@ def test_an_unchanged_recipe_is_not_resolved_again(
 ) -> None:
     first = lock()
     inode = first.path.stat().st_ino
-    for settings in ({}, {"frozen": True}):
-        again = lock(f"# a comment\n{RECIPE}", **settings)
+    for options in ({}, {"frozen": True}):
+        again = lock(f"# a comment\n{RECIPE}", **options)
         assert (again.written, again.lock) == (False, first.lock)
     assert len(resolver.asked) == 1
     assert first.path.stat().st_ino == inode
@@ -253,6 +255,16 @@ def test_a_lock_that_was_changed_by_hand_is_not_taken(lock: Callable[..., Locked
         lock()
 
 
+def test_a_base_without_python_is_refused(project: Path, lock: Callable[..., Locked]) -> None:
+    def write(writer: LayerWriter) -> None:
+        writer.file("usr/lib/libc.so.6", b"\0GLIBC_2.41\0")
+
+    shutil.rmtree(project / "base")
+    write_layout(image_of([write_layer(project / "layer", write)]), project / "base")
+    with pytest.raises(LockError, match=r"has no python3\.N in /usr/bin"):
+        lock()
+
+
 def test_a_base_that_is_not_there_is_named(project: Path, lock: Callable[..., Locked]) -> None:
     shutil.rmtree(project / "base")
     with pytest.raises(UsageError, match="not an OCI layout"):
@@ -330,6 +342,7 @@ PLAIN = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=2), PLAIN), st.dictionaries(st.text(max_size=2), PLAIN))
 def test_something_is_told_exactly_where_something_differs(old: Any, new: Any) -> None:
     assert bool(list(drift(old, new))) == (old != new)

@@ -116,7 +116,7 @@ LOCKS = st.builds(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(LOCKS)
 def test_what_is_written_is_read_back(lock: Lock) -> None:
     text = lock.to_toml()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ import pytest
 from builder.errors import ExternalError, OfflineError
 from builder.http import Http
 from builder.lock.model import LockedFile
-from builder.lock.store import Store
+from builder.lock.store import Store, _locked
 from builder.progress import Progress
 from tests.builders import FAR_URL, FileServer
 
@@ -296,6 +298,23 @@ def test_two_processes_that_want_the_same_file_leave_one_whole_file(tmp_path: Pa
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert stored(tmp_path) == WHOLE
+
+
+def test_whoever_waits_for_a_part_that_is_taken_away_makes_one_of_his_own(tmp_path: Path) -> None:
+    part = tmp_path / "x.part"
+    waiting = threading.Event()
+
+    def wait_for_it() -> bool:
+        waiting.set()
+        with _locked(part) as handle:
+            return part.exists() and os.path.samestat(os.fstat(handle.fileno()), part.stat())
+
+    with ThreadPoolExecutor(1) as pool, _locked(part):
+        own = pool.submit(wait_for_it)
+        waiting.wait(60)
+        time.sleep(0.05)  # it has opened the part by now, or does so later and must cope too
+        part.unlink()
+    assert own.result(60)
 
 
 def test_the_message_of_a_failure_holds_no_secret(tmp_path: Path) -> None:

@@ -375,6 +375,13 @@ def test_a_descriptor_without_a_key_is_refused(tmp_path: Path, key: str) -> None
     assert f"'{key}' is missing" in refusal(folder)
 
 
+@pytest.mark.parametrize("env", ["A=1", [1], [None], {"A": "1"}])
+def test_variables_that_are_no_list_of_texts_are_refused(tmp_path: Path, env: object) -> None:
+    folder = layout(tmp_path)
+    with_config(folder, lambda config: config["config"].update(Env=env))
+    assert "Env" in refusal(folder)
+
+
 def test_more_layers_than_diff_ids_are_refused(tmp_path: Path) -> None:
     folder = layout(tmp_path)
     with_config(folder, lambda config: config["rootfs"]["diff_ids"].pop())

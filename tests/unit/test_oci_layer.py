@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.oci.layer import MTIME, Deflated, LayerDigest, LayerError, LayerWriter, sort_key
@@ -157,6 +157,18 @@ def test_the_pieces_that_data_comes_in_leave_no_trace(piece: int) -> None:
     assert spliced == written(lambda writer: writer.deflated("f", deflated(data, 1)))[1]
 
 
+@pytest.mark.parametrize("more", [-512, 0, 512])
+def test_a_spliced_entry_may_begin_where_a_member_was_just_full(more: int) -> None:
+    """With `more` at 0, nothing is pending when the splice begins: no empty member is written."""
+
+    def write(writer: LayerWriter) -> None:
+        writer.file("a", bytes((1 << 20) - 2 * 512 + more))
+        writer.deflated("b", STORED)
+
+    found = read(written(write)[0])
+    assert (len(found["a"][1]), found["b"][1]) == ((1 << 20) - 1024 + more, b"abcde")
+
+
 def test_deflated_data_is_taken_over_as_it_is() -> None:
     data = b"some text, " * 5000
     blob, _ = written(lambda writer: writer.deflated("f", deflated(data)))
@@ -213,6 +225,7 @@ def put(writer: LayerWriter, path: str, content: tuple[str, bytes] | None) -> No
             writer.symlink(path, data.decode())
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(PATHS, CONTENT, max_size=12))
 def test_whatever_is_written_is_read_back(
     entries: Mapping[str, tuple[str, bytes] | None],
@@ -238,7 +251,8 @@ def test_whatever_is_written_is_read_back(
     }
 
 
-@given(st.lists(PATHS, min_size=1, max_size=20, unique=True))
+@settings(max_examples=50)
+@given(st.lists(PATHS, min_size=1, max_size=12, unique=True))
 def test_a_folder_comes_right_before_what_it_holds(paths: list[str]) -> None:
     order = sorted(paths, key=sort_key)
     for folder in order:

@@ -42,9 +42,18 @@ def test_the_environment_is_replaced_as_a_whole(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_is_read_from_our_own_stdin() -> None:
-    assert process.run([PYTHON, "-c", "print(repr(input.__self__ and open(0).read()))"]).stdout == (
-        "''\n"
-    )
+    reads, writes = os.pipe()
+    os.write(writes, b"meant for us")
+    os.close(writes)
+    own = os.dup(0)
+    os.dup2(reads, 0)
+    try:
+        done = process.run([PYTHON, "-c", "import sys; print(repr(sys.stdin.read()))"])
+    finally:
+        os.dup2(own, 0)
+        os.close(own)
+        os.close(reads)
+    assert done.stdout == "''\n"
 
 
 def test_the_folder_is_the_one_given(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,18 @@ def text_of(path: Path) -> str:
     return next(path.iterdir()).name if path.is_dir() else path.read_text()
 
 
+def on_another_device(folder: Path) -> Callable[..., os.stat_result]:
+    """`Path.stat` as it would be if `folder` were another file system's."""
+    stat = Path.stat
+
+    def elsewhere(path: Path, **options: bool) -> os.stat_result:
+        found = stat(path, **options)
+        device = found.st_dev + (path == folder)
+        return os.stat_result((*found[:2], device, *found[3:10]))
+
+    return elsewhere
+
+
 @pytest.mark.parametrize("old", ["nothing", "file", "folder"])
 @pytest.mark.parametrize("new", ["file", "folder"])
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same", "another"])
@@ -140,10 +153,9 @@ def test_publishing_replaces_whatever_was_there(
     with scratch_folder(tmp_path / "cache") as folder:
         source = make(folder / "made", new, "new")
         if elsewhere:
-            destination.parent.mkdir(exist_ok=True)
-            scratch._carry_over(source, destination)
-        else:
-            publish(source, destination)
+            monkeypatch.setattr(Path, "stat", on_another_device(destination.parent))
+        publish(source, destination)
+        monkeypatch.undo()
     assert text_of(destination) == "new"
     assert destination.is_dir() == (new == "folder")
     assert [entry.name for entry in destination.parent.iterdir()] == ["result"]
