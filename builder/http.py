@@ -8,6 +8,7 @@ sent to a host that a redirect names (httpx drops them there).
 from __future__ import annotations
 
 import netrc
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -42,18 +43,24 @@ class Slice:
 
 
 class Http:
-    """A client shared by all threads of a run; nothing is opened before the first request."""
+    """A client shared by all threads of a run; nothing is opened before the first request.
+
+    `indexes` are package indexes by name: uv's variables for credentials go by these names
+    (https://docs.astral.sh/uv/concepts/indexes/#providing-credentials-directly).
+    """
 
     def __init__(
         self,
         environ: Mapping[str, str],
         *,
         offline: bool = False,
+        indexes: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._environ = environ
         self._offline = offline
+        self._indexes = indexes or {}
         self._transport = transport
         self._sleep = sleep
         self._client: httpx.Client | None = None
@@ -150,7 +157,7 @@ class Http:
                 self._client = httpx.Client(
                     follow_redirects=True,
                     timeout=_TIMEOUT,
-                    auth=_HostAuth(self._environ),
+                    auth=_HostAuth(self._environ, self._indexes),
                     transport=self._transport,
                     headers={
                         "User-Agent": f"spark-build/{__version__}",
@@ -183,10 +190,17 @@ def without_credentials(url: str) -> str:
 
 
 class _HostAuth(httpx.Auth):
-    """Basic credentials by host: those in the caller's index URLs, else those in netrc."""
+    """Basic credentials by host: of the caller's index URLs, of named indexes, else of netrc."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], indexes: Mapping[str, str]) -> None:
         self._by_host: dict[str, httpx.BasicAuth] = {}
+        for name, url in indexes.items():
+            variable = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+            user, password = (
+                environ.get(f"{variable}_{part}") for part in ("USERNAME", "PASSWORD")
+            )
+            if host := urlsplit(url).hostname if user or password else None:
+                self._by_host[host] = httpx.BasicAuth(user or "", password or "")
         for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
             try:
                 parts = urlsplit(environ.get(name, ""))

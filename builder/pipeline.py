@@ -35,7 +35,7 @@ from builder.scratch import write_whole
 from builder.targets import Target, find_target
 from builder.verify import VerifyReport, verify
 
-__all__ = ["Job", "Outcome", "build", "jobs", "lock", "plan"]
+__all__ = ["Job", "Outcome", "audit", "build", "connect", "jobs", "lock", "plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,12 @@ def jobs(recipe: Path, *, only: str | None, folder: Path) -> list[Job]:
     ]
 
 
+def connect(job: Job, context: Context) -> Http:
+    """The network as the job may use it, with the caller's credentials for its indexes."""
+    recipe = job.loaded.recipe
+    return Http(context.environ, offline=context.offline, indexes=recipe.index_urls)
+
+
 def lock(
     job: Job, *, context: Context, http: Http, upgrade: Upgrade = KEEP, frozen: bool = False
 ) -> Locked:
@@ -144,7 +150,7 @@ def build(
     deep: bool = False,
 ) -> Outcome:
     """Every stage. Raises FindingsError where the audit or the verification finds an error."""
-    with Http(context.environ, offline=context.offline) as http:
+    with connect(job, context) as http:
         locked = lock(job, context=context, http=http, upgrade=upgrade, frozen=frozen)
         report = audit(job, locked.lock, context=context, http=http, deep=deep)
         _write_json(job, "audit.json", report.as_dict(), context)

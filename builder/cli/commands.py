@@ -17,7 +17,7 @@ from builder.cli.output import print_findings, print_json, print_outcome
 from builder.context import Context
 from builder.errors import Finding, FindingsError, Severity, UsageError, worst
 from builder.http import Http
-from builder.lock import Upgrade
+from builder.lock import Locked, Upgrade
 from builder.lock.model import read_lock
 from builder.lock.store import Store
 from builder.oci.image import read_layout
@@ -74,21 +74,22 @@ def _print_refusal(arguments: argparse.Namespace, job: Job, error: FindingsError
 def _lock(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     results = []
-    with Http(context.environ, offline=context.offline) as http:
-        for job in pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()):
-            locked = pipeline.lock(
-                job,
-                context=context,
-                http=http,
-                upgrade=_upgrade(arguments),
-                frozen=arguments.check,
-            )
-            results.append({"path": str(locked.path), "written": locked.written})
-            if not arguments.json:
-                print(locked.path)
+    for job in pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()):
+        locked = _lock_one(job, context, arguments)
+        results.append({"path": str(locked.path), "written": locked.written})
+        if not arguments.json:
+            print(locked.path)
     if arguments.json:
         print_json({"locks": results})
     return 0
+
+
+def _lock_one(job: Job, context: Context, arguments: argparse.Namespace) -> Locked:
+    upgrade = _upgrade(arguments)
+    with pipeline.connect(job, context) as http:
+        return pipeline.lock(
+            job, context=context, http=http, upgrade=upgrade, frozen=arguments.check
+        )
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -137,7 +138,7 @@ def _audit_one(
 def _render(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     [job] = _single(pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()))
-    with Http(context.environ, offline=context.offline) as http:
+    with pipeline.connect(job, context) as http:
         locked = pipeline.lock(job, context=context, http=http)
     plan = pipeline.plan(job, locked.lock)
     texts: Mapping[str, Callable[..., str]] = {

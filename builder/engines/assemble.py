@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import assert_never
@@ -29,7 +29,6 @@ from builder.oci.image import (
     LayerBlob,
     holds,
     read_layout,
-    verify_blob,
     write_layout,
 )
 from builder.oci.layer import LayerError, LayerWriter, sort_key
@@ -103,13 +102,11 @@ class Assembler:
         return Image(config=config, layers=layers)
 
     def _base_image(self, plan: Plan, sources: Path) -> Image | None:
-        """The layout's image; its layers are checked by digest the first time they are taken."""
+        """The layout's image, its layers whole and checked."""
         if not isinstance(plan.base, OciBase):
             return None
         image = read_layout(sources / plan.base.path, plan.platform)
-        for layer in image.layers:
-            verify_blob(layer)
-        return image
+        return replace(image, layers=tuple(map(self._cache.adopt, image.layers)))
 
     def _debian(self, plan: Plan) -> list[_Part]:
         if not isinstance(plan.base, DebianBase):

@@ -9,11 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from builder.oci.image import LAYER_GZIP, LayerBlob, canonical_json
+from builder.oci.image import (
+    LAYER_GZIP,
+    LayerBlob,
+    canonical_json,
+    link_or_copy,
+    verify_blob,
+)
 from builder.oci.layer import LAYOUT_VERSION, LayerDigest, LayerWriter
 from builder.progress import Advance
 from builder.scratch import publish, scratch_folder, write_whole
@@ -50,12 +56,22 @@ class LayerCache:
         record = self._cache / "layers" / f"{name}.json"
         return self._find(record) or self._make(record, write, written)
 
+    def adopt(self, layer: LayerBlob) -> LayerBlob:
+        """A base's layer; the first time it is seen it is checked by its digest, and kept."""
+        kept = self._place(layer.digest)
+        if not _is_whole(kept, layer.size):
+            verify_blob(layer)
+            with scratch_folder(self._cache) as folder:
+                link_or_copy(layer.path, folder / "layer")
+                publish(folder / "layer", kept)
+        return replace(layer, path=kept)
+
     def _find(self, record: Path) -> MadeLayer | None:
         try:
             known = json.loads(record.read_bytes())
             blob = self._blob(LayerDigest(**known["digest"]))
             layer = MadeLayer(blob=blob, files=known["files"], written=False)
-            return layer if blob.path.stat().st_size == blob.size else None
+            return layer if _is_whole(blob.path, blob.size) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -84,5 +100,16 @@ class LayerCache:
             diff_id=digest.diff_id,
             size=digest.size,
             media_type=LAYER_GZIP,
-            path=self._cache / "blobs" / "sha256" / digest.digest.removeprefix("sha256:"),
+            path=self._place(digest.digest),
         )
+
+    def _place(self, digest: str) -> Path:
+        return self._cache / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    """Whether the blob is here; it was checked when it came, and appeared whole."""
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False

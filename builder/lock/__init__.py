@@ -147,14 +147,13 @@ def _resolve(
 
 def _request(recipe: Recipe, target: Target, base: _Base) -> Request:
     index = None if recipe.torch is None else recipe.torch.index
-    names = {*recipe.indexes, *([index] if index else [])}
     return Request(
         requirements=requirements(recipe),
         platform=target.platform,
         python=base.python,
         glibc=base.glibc,
         exclude=recipe.exclude,
-        indexes={name: recipe.index_url(name) for name in names},
+        indexes=recipe.index_urls,
         pinned={"torch": index} if index else {},
         settings=_settings(recipe.resolve),
     )

@@ -23,6 +23,7 @@ from builder.progress import Advance, Progress
 
 _JOBS = 4
 _BROKEN_OFF_TIMES = 3
+_PROGRESS_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
 
 
@@ -155,13 +156,15 @@ class _Download:
 
     def _append(self) -> None:
         broken_off = 0
-        while self._handle.tell() < self._file.size:
+        while (start := self._handle.tell()) < self._file.size:
             try:
                 self._append_once()
             except _WrongFileError:
                 raise
             except ExternalError:
-                broken_off += 1
+                # A connection that brings much each time is slow, not hopeless.
+                far = self._handle.tell() - start >= _PROGRESS_BYTES
+                broken_off = 0 if far else broken_off + 1
                 if broken_off >= _BROKEN_OFF_TIMES:
                     raise
 

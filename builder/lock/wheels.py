@@ -133,7 +133,9 @@ def _mirror(environ: Mapping[str, str]) -> str | None:
     for index in indexes if isinstance(indexes, list) else ():
         if isinstance(index, dict) and index.get("default") and "url" in index:
             return str(index["url"])
-    return str(settings.get("index-url") or environ.get("PIP_INDEX_URL") or "") or None
+    pip = settings.get("pip")
+    named = settings.get("index-url") or (pip.get("index-url") if isinstance(pip, dict) else None)
+    return str(named or environ.get("PIP_INDEX_URL") or "") or None
 
 
 def _uv() -> str:

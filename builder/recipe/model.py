@@ -277,6 +277,12 @@ class Recipe(_Part):
         """The URL of the index `name`, one of the recipe's or of PyTorch's own."""
         return self.indexes.get(name) or f"{PYTORCH_INDEX}{name}"
 
+    @property
+    def index_urls(self) -> dict[str, str]:
+        """Every index that the recipe names, PyTorch's own among them, and its URL."""
+        own = [] if self.torch is None or self.torch.index is None else [self.torch.index]
+        return {name: self.index_url(name) for name in dict.fromkeys([*self.indexes, *own])}
+
     @field_validator("torch", mode="after")
     @classmethod
     def _check_torch(cls, torch: Torch | None, info: ValidationInfo) -> Torch | None:

@@ -10,7 +10,9 @@ import pytest
 
 from builder.engines import layers
 from builder.engines.layers import LayerCache, MadeLayer
+from builder.errors import UsageError
 from builder.oci.layer import LAYOUT_VERSION, LayerError, LayerWriter
+from tests.builders import write_layer
 
 Write = Callable[[LayerWriter], Mapping[str, str]]
 
@@ -115,3 +117,21 @@ def test_progress_is_told_of_what_is_written_only(tmp_path: Path) -> None:
     assert sum(told) == first.blob.size
     LayerCache(tmp_path).layer({"k": 1}, writing(b"x", []), told.append)
     assert sum(told) == first.blob.size
+
+
+def test_a_bases_layer_is_checked_once_and_kept(tmp_path: Path) -> None:
+    layer = write_layer(tmp_path / "base" / "layer", lambda writer: writer.file("a", b"x"))
+    kept = LayerCache(tmp_path / "cache").adopt(layer)
+    assert kept.path.read_bytes() == layer.path.read_bytes()
+    layer.path.unlink()
+    assert LayerCache(tmp_path / "cache").adopt(layer) == kept
+
+
+def test_a_bases_layer_with_other_bytes_is_refused(tmp_path: Path) -> None:
+    layer = write_layer(tmp_path / "base" / "layer", lambda writer: writer.file("a", b"x"))
+    data = bytearray(layer.path.read_bytes())
+    data[600] ^= 1
+    layer.path.write_bytes(data)
+    with pytest.raises(UsageError, match="the blob's digest is"):
+        LayerCache(tmp_path / "cache").adopt(layer)
+    assert not list((tmp_path / "cache").glob("blobs/**/*"))

@@ -235,6 +235,27 @@ def test_an_index_url_gives_the_credentials_of_its_host_only(variable: str) -> N
     assert found == [basic("user", "p@ss"), None, None]
 
 
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        ({"USERNAME": "me", "PASSWORD": "hush"}, basic("me", "hush")),
+        ({"PASSWORD": "token"}, basic("", "token")),
+        ({}, None),
+    ],
+)
+def test_a_named_index_has_its_credentials_by_name(
+    variables: dict[str, str], sent: str | None
+) -> None:
+    server = FileServer(files={"/x.whl": DATA})
+    environ = {f"UV_INDEX_OUR_OWN_{key}": value for key, value in variables.items()}
+    indexes = {"our-own": "https://index.example/simple"}
+    with Http(environ, indexes=indexes, transport=httpx.MockTransport(server)) as http:
+        http.get("https://index.example/x.whl")
+        http.get("https://files.example/x.whl")
+    found = [request.headers.get("authorization") for request in server.requests]
+    assert found == [sent, None]
+
+
 def test_netrc_gives_the_credentials_of_its_hosts_only(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine files.example login me password hush\n")
     other = tmp_path / "other"

@@ -18,6 +18,7 @@ import pytest
 
 from builder.errors import ExternalError, OfflineError
 from builder.http import Http
+from builder.lock import store
 from builder.lock.model import LockedFile
 from builder.lock.store import Store, _locked
 from builder.progress import Progress
@@ -152,6 +153,15 @@ def test_what_breaks_off_again_and_again_leaves_its_part_for_the_next_run(tmp_pa
     server = serving()
     assert fetch(tmp_path, server) == len(DATA) - 3000
     assert ranges(server) == ["bytes=3000-"]
+    assert stored(tmp_path) == WHOLE
+
+
+def test_breaks_do_not_count_where_much_comes_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PROGRESS_BYTES", 5000)
+    server = serving(breaks=[1000, 6000, 1000, 6000, 1000, None])
+    assert fetch(tmp_path, server) == len(DATA)
     assert stored(tmp_path) == WHOLE
 
 

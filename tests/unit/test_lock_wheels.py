@@ -276,6 +276,8 @@ OTHER = 'index-strategy = "unsafe-best-match"\n[[index]]\nname = "x"\nurl = "htt
         (f"{OTHER}default = true\nfurther = 1\n", "https://pip.example", "https://x.example"),
         (OTHER, "https://pip.example", "https://pip.example"),
         ("not toml [", "https://pip.example", "https://pip.example"),
+        ('[pip]\nindex-url = "https://uv.example/simple"', None, "https://uv.example/simple"),
+        ("pip = 7", None, None),
         ("index = 7", None, None),
         ("index = [7, {default = true}]", None, None),
     ],
