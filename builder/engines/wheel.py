@@ -74,6 +74,13 @@ class Entry:
     data: bytes | None = None
 
 
+class _EntryPoints(configparser.ConfigParser):
+    """entry_points.txt, in which names keep their case."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
 class Wheel:
     """An open wheel, as a context manager; LayerError where it cannot be installed."""
 
@@ -249,8 +256,7 @@ class Wheel:
         name = f"{self._dist_info}/entry_points.txt"
         if name not in self._members:
             return
-        parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
-        parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+        parser = _EntryPoints(delimiters=("=",), interpolation=None, strict=False)
         parser.read_string(self._read(name).decode())
         for group in ("console_scripts", "gui_scripts"):
             for script, reference in parser.items(group) if parser.has_section(group) else ():

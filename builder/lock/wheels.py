@@ -236,10 +236,14 @@ def _settings(request: Request) -> str:
 
 def _preferences(earlier: Sequence[LockedWheel]) -> str:
     """An earlier resolution in the form that uv reads versions to keep from."""
-    packages = [{"name": wheel.name, "version": wheel.version} for wheel in earlier]
-    for package, wheel in zip(packages, earlier, strict=True):
-        entry = {"url": wheel.url, "hashes": {"sha256": wheel.sha256}}
-        package["wheels"] = [entry]  # type: ignore[assignment]
+    packages = [
+        {
+            "name": wheel.name,
+            "version": wheel.version,
+            "wheels": [{"url": wheel.url, "hashes": {"sha256": wheel.sha256}}],
+        }
+        for wheel in earlier
+    ]
     return tomli_w.dumps({"lock-version": "1.0", "created-by": "uv", "packages": packages})
 
 

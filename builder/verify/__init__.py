@@ -18,6 +18,7 @@ from builder.context import Context
 from builder.errors import Finding, Severity, worst
 from builder.lock.model import Lock
 from builder.oci.image import Image
+from builder.plan import PREFIX
 from builder.targets import find_target
 from builder.verify.judge import Expected, judge
 from builder.verify.loader import Loader
@@ -28,8 +29,6 @@ __all__ = ["VerifyReport", "verify"]
 
 FORMAT = 1
 """The version of `VerifyReport.as_dict`; goes up when a key changes its meaning or goes away."""
-
-PREFIX = "/opt/venv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

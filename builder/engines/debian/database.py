@@ -48,7 +48,7 @@ def conffiles(deb: Deb) -> Iterator[tuple[str, bool]]:
 
 def _stanza(tree: Tree, deb: Deb) -> str:
     fields = {**deb.fields, "Status": "install ok installed"}
-    lines = [f"\n {path} {_conffile_state(tree, path, gone)}" for path, gone in conffiles(deb)]
+    lines = [f"\n {path} {_conffile_state(tree, path, gone=gone)}" for path, gone in conffiles(deb)]
     if lines:
         fields["Conffiles"] = "".join(lines)
     rest = [name for name in fields if name not in _FIELD_ORDER]
@@ -56,7 +56,7 @@ def _stanza(tree: Tree, deb: Deb) -> str:
     return "".join(f"{name}:{_value(fields[name])}\n" for name in names) + "\n"
 
 
-def _conffile_state(tree: Tree, path: str, gone: bool) -> str:  # noqa: FBT001
+def _conffile_state(tree: Tree, path: str, *, gone: bool) -> str:
     if gone:
         return "newconffile remove-on-upgrade"
     return hashlib.md5(tree.read(path), usedforsecurity=False).hexdigest()
