@@ -28,6 +28,20 @@ _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT = httpx.Timeout(30.0, read=60.0)
+_SMALL_BYTES = 64 << 20
+_WHOLE_BYTES = 2 << 30  # what a server without ranges may send in place of a part
+_PACE_SECONDS = 60.0
+_PACE_BYTES = 16 << 10
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_SIGN_IN = "credentials for this host are taken from ~/.netrc, or from the index URL"
+_GONE = "the file is not there any more; `spark-build lock RECIPE --upgrade` locks what is"
+_HINTS = {
+    401: _SIGN_IN,
+    403: _SIGN_IN,
+    404: _GONE,
+    410: _GONE,
+    429: "the server asks for patience; run the same command again later",
+}
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FINAL = (httpx.TooManyRedirects, httpx.DecodingError, httpx.UnsupportedProtocol)
 
@@ -80,7 +94,7 @@ class Http:
 
     def size(self, url: str) -> int:
         """The size in bytes of what `url` names, from its headers alone."""
-        response = self._send("HEAD", url, {})
+        response, _ = self._send("HEAD", url, {}, limit=0)
         length = response.headers.get("content-length", "")
         if not length.isdecimal():
             raise ExternalError(f"{redact(url)}: the server does not say how large the file is")
@@ -88,7 +102,7 @@ class Http:
 
     def get(self, url: str) -> bytes:
         """The whole body of `url`; for small files."""
-        return self._send("GET", url, {}).content
+        return self._send("GET", url, {}, limit=_SMALL_BYTES)[1]
 
     def read(self, url: str, start: int, size: int) -> Slice:
         """`size` bytes of `url` from `start`; from the end where `start` is negative.
@@ -97,11 +111,11 @@ class Http:
         (RFC 9110 section 14.2), so that the caller can say so.
         """
         wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{start + size - 1}"
-        response = self._send("GET", url, {"Range": wanted})
+        response, data = self._send("GET", url, {"Range": wanted}, limit=_WHOLE_BYTES)
         if response.status_code != httpx.codes.PARTIAL_CONTENT:
-            return Slice(0, response.content, len(response.content), ranged=False)
+            return Slice(0, data, len(data), ranged=False)
         first, total = _content_range(url, response.headers.get("content-range", ""))
-        return Slice(first, response.content, total, ranged=True)
+        return Slice(first, data, total, ranged=True)
 
     @contextmanager
     def stream(self, url: str, start: int = 0) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -111,7 +125,7 @@ class Http:
         the caller asks again from where it got to.
         """
         headers = {"Range": f"bytes={start}-"} if start else {}
-        response = self._send("GET", url, headers, stream=True)
+        response, _ = self._send("GET", url, headers)
         try:
             partial = response.status_code == httpx.codes.PARTIAL_CONTENT
             first = (
@@ -122,8 +136,9 @@ class Http:
             response.close()
 
     def _send(
-        self, method: str, url: str, headers: Mapping[str, str], *, stream: bool = False
-    ) -> httpx.Response:
+        self, method: str, url: str, headers: Mapping[str, str], *, limit: int | None = None
+    ) -> tuple[httpx.Response, bytes]:
+        """The answer and its body of at most `limit` bytes; without one the body stays unread."""
         if self._offline:
             raise OfflineError(
                 f"{redact(url)} would have to be read, and the run is offline",
@@ -134,37 +149,47 @@ class Http:
             last = attempt == _ATTEMPTS - 1
             request = _request(client, method, url, headers)
             try:
-                response = client.send(request, stream=stream)
+                response = client.send(request, stream=True)
+                passing = response.status_code in _TRANSIENT and not last
+                body = _body(url, response, limit) if not passing else b""
             except httpx.RequestError as error:
                 if last or isinstance(error, _FINAL):
                     raise _unreachable(url, error) from None
                 self._sleep(_pause(attempt, None))
                 continue
-            if response.status_code in _TRANSIENT and not last:
-                response.close()
+            if passing:
                 self._sleep(_pause(attempt, response.headers.get("retry-after")))
                 continue
-            if response.is_error:
-                response.close()
-                raise _refused(url, response)
-            return response
+            return response, body
         raise AssertionError("the last attempt returns or raises")
 
     def _opened(self) -> httpx.Client:
         # Threads that ask for the first file together must not open a client each.
         with self._opening:
             if self._client is None:
-                self._client = httpx.Client(
-                    follow_redirects=True,
-                    timeout=_TIMEOUT,
-                    auth=_HostAuth(self._environ, self._indexes),
-                    transport=self._transport,
-                    headers={
-                        "User-Agent": f"spark-build/{__version__}",
-                        "Accept-Encoding": "identity",  # sizes and ranges are of the file itself
-                    },
-                )
+                self._client = _open(_HostAuth(self._environ, self._indexes), self._transport)
             return self._client
+
+
+def _open(auth: httpx.Auth, transport: httpx.BaseTransport | None) -> httpx.Client:
+    headers = {
+        "User-Agent": f"spark-build/{__version__}",
+        "Accept-Encoding": "identity",  # sizes and ranges are of the file itself
+    }
+    try:
+        return httpx.Client(
+            follow_redirects=True, timeout=_TIMEOUT, auth=auth, transport=transport, headers=headers
+        )
+    except (httpx.InvalidURL, ValueError, ImportError):  # their messages may quote a password
+        raise UsageError(
+            "one of the proxy variables does not hold a proxy that can be used",
+            hint="HTTP_PROXY, HTTPS_PROXY and ALL_PROXY hold http://HOST:PORT or https://HOST:PORT",
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"the certificates cannot be read: {error.strerror}",
+            hint="SSL_CERT_FILE and SSL_CERT_DIR say where they are",
+        ) from None
 
 
 def redact(url: str) -> str:
@@ -189,34 +214,50 @@ def without_credentials(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
+_Origin = tuple[str, str, int | None]
+
+
 class _HostAuth(httpx.Auth):
-    """Basic credentials by host: of the caller's index URLs, of named indexes, else of netrc."""
+    """Basic credentials by origin: of the caller's index URLs, of named indexes, else of netrc.
+
+    An origin is scheme, host and port (RFC 6454); netrc, which knows hosts only, is for encrypted
+    connections and this machine itself.
+    """
 
     def __init__(self, environ: Mapping[str, str], indexes: Mapping[str, str]) -> None:
-        self._by_host: dict[str, httpx.BasicAuth] = {}
+        self._by_origin: dict[_Origin, httpx.BasicAuth] = {}
         for name, url in indexes.items():
             variable = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
             user, password = (
                 environ.get(f"{variable}_{part}") for part in ("USERNAME", "PASSWORD")
             )
-            if host := urlsplit(url).hostname if user or password else None:
-                self._by_host[host] = httpx.BasicAuth(user or "", password or "")
+            if user or password:
+                self._by_origin[_origin(url)] = httpx.BasicAuth(user or "", password or "")
         for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+            url = environ.get(name, "")
             try:
-                parts = urlsplit(environ.get(name, ""))
+                parts, origin = urlsplit(url), _origin(url)
             except ValueError:
                 raise UsageError(f"the variable {name} does not hold a URL") from None
             if parts.hostname and parts.username:
                 user, password = unquote(parts.username), unquote(parts.password or "")
-                self._by_host[parts.hostname] = httpx.BasicAuth(user, password)
+                self._by_origin[origin] = httpx.BasicAuth(user, password)
         self._netrc = _netrc_auth(environ.get("NETRC") or f"{environ.get('HOME', '')}/.netrc")
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        auth = self._by_host.get(request.url.host) or self._netrc
+        url = request.url
+        private = url.scheme == "https" or url.host in _LOOPBACK
+        auth = self._by_origin.get(_origin(str(url))) or (self._netrc if private else None)
         if auth is None:
             yield request
         else:
             yield from auth.auth_flow(request)
+
+
+def _origin(url: str) -> _Origin:
+    parts = urlsplit(url)
+    default = {"https": 443, "http": 80}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", parts.port or default
 
 
 def _netrc_auth(path: str) -> httpx.NetRCAuth | None:
@@ -226,6 +267,8 @@ def _netrc_auth(path: str) -> httpx.NetRCAuth | None:
         return httpx.NetRCAuth(path)
     except netrc.NetrcParseError as error:  # its message may quote a password
         raise UsageError(f"{path}:{error.lineno}: not in the form of a netrc file") from None
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{path}: cannot be read as a netrc file") from None
 
 
 def _request(
@@ -246,11 +289,55 @@ def _content_range(url: str, value: str) -> tuple[int, int]:
         raise ExternalError(f"{redact(url)}: unreadable Content-Range {value!r}") from None
 
 
+def _body(url: str, response: httpx.Response, limit: int | None) -> bytes:
+    """The body, as it was sent; the response of a stream (no limit) stays open."""
+    if response.is_error:
+        response.close()
+        raise _refused(url, response)
+    if response.headers.get("content-encoding", "identity") != "identity":
+        response.close()
+        raise ExternalError(
+            f"{redact(url)}: the server sends it encoded, though it was asked not to",
+            hint="a proxy or mirror on the way compresses; have it leave files alone",
+        )
+    if limit is None:
+        return b""
+    if response.request.method == "HEAD":
+        response.close()
+        return b""
+    data = bytearray()
+    try:
+        for chunk in _at_pace(url, response.iter_bytes()):
+            data += chunk
+            if len(data) > limit:
+                raise ExternalError(f"{redact(url)}: the server sends more than {limit} bytes")
+    finally:
+        response.close()
+    return bytes(data)
+
+
 def _chunks(url: str, response: httpx.Response) -> Iterator[bytes]:
     try:
-        yield from response.iter_raw()  # as it comes: gathering would lose what precedes a break
+        # As it comes: gathering would lose what precedes a break.
+        yield from _at_pace(url, response.iter_raw())
     except httpx.TransportError as error:
         raise _unreachable(url, error) from None
+
+
+def _at_pace(url: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The chunks, as long as they come at a pace at which they will end some day."""
+    began, received = time.monotonic(), 0
+    for chunk in chunks:
+        received += len(chunk)
+        yield chunk
+        now = time.monotonic()
+        if now - began > _PACE_SECONDS:
+            if received < _PACE_BYTES:
+                raise ExternalError(
+                    f"{redact(url)}: {received} bytes in {_PACE_SECONDS:g} seconds, given up",
+                    hint="run the same command again; it goes on from there",
+                )
+            began, received = now, 0
 
 
 def _pause(attempt: int, retry_after: str | None) -> float:
@@ -268,7 +355,5 @@ def _unreachable(url: str, error: httpx.RequestError) -> ExternalError:
 
 def _refused(url: str, response: httpx.Response) -> ExternalError:
     status = f"{response.status_code} {response.reason_phrase}"
-    hint = None
-    if response.status_code in (401, 403):
-        hint = "credentials for this host are taken from ~/.netrc, or from the index URL"
+    hint = _HINTS.get(response.status_code)
     return ExternalError(f"{redact(url)}: the server answered {status}", hint=hint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TextIO
 
 _REDRAW_SECONDS = 0.1
@@ -66,7 +66,7 @@ class PlainProgress(Progress):
 
     def _line(self, text: str) -> None:
         with self._lock:
-            print(text, file=self._stream, flush=True)
+            _show(self._stream, f"{printable(text)}\n")
 
 
 class TerminalProgress(PlainProgress):
@@ -95,11 +95,11 @@ class _Bar:
             now = time.monotonic()
             if now - self._drawn >= _REDRAW_SECONDS:
                 self._drawn = now
-                print(f"\r\x1b[K{self._text(now)}", end="", file=self._stream, flush=True)
+                _show(self._stream, f"\r\x1b[K{self._text(now)}")
 
     def clear(self) -> None:
         with self._lock:
-            print("\r\x1b[K", end="", file=self._stream, flush=True)
+            _show(self._stream, "\r\x1b[K")
 
     def _text(self, now: float) -> str:
         share = min(self._done / self._total, 1.0) if self._total else 0.0
@@ -108,6 +108,24 @@ class _Bar:
         bar = "━" * filled + "─" * (_BAR_WIDTH - filled)
         total = format_size(self._total)
         return f"{self._label:<10} {bar} {format_size(self._done)} of {total}  {rate}/s"
+
+
+def _show(stream: TextIO, text: str) -> None:
+    """Write and flush; a reader who has gone does not stop the work."""
+    with suppress(BrokenPipeError):
+        stream.write(text)
+        stream.flush()
+
+
+def printable(text: str) -> str:
+    """`text` with control characters shown instead of sent: names in files are others' words.
+
+    Line breaks stay: a message of ours may have several lines.
+    """
+    return "".join(
+        char if char.isprintable() or char in "\n " else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def format_size(size_bytes: int) -> str:

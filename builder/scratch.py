@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from builder.errors import UsageError
+
 _LOCK = ".lock"
 
 
@@ -45,36 +47,65 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, data: bytes, cache: Path) -> None:
-    """Write a file so that it is either the old one or the new one, never part of one."""
+    """Write a file so that it is either the old one or the new one, never part of one.
+
+    A symbolic link stays, and what it leads to is replaced. A device or a pipe is written into.
+    Raises UsageError where a folder is there.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(data)
+        return
+    path = Path(os.path.realpath(path))
     with scratch_folder(cache) as folder:
         source = folder / path.name
         with source.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        publish(source, path)
+        publish(source, path, cache)
 
 
-def publish(source: Path, destination: Path) -> None:
-    """Move a finished file or folder out of a scratch folder to where it is looked for.
+def publish(source: Path, destination: Path, cache: Path, *, mark: str | None = None) -> None:
+    """Move a finished file or folder out of a scratch folder of `cache` to where it is looked for.
 
     It appears there whole; what was there before moves into the scratch folder. On another file
     system than the cache's, it is copied beside its destination first, under a hidden name.
+
+    A folder is replaced only by a folder, and only where it is empty or holds a file of the name
+    `mark`, by which it is known for one of the same kind; UsageError otherwise.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     if source.stat().st_dev == destination.parent.stat().st_dev:
-        _move(source, destination)
+        _move(source, destination, cache, mark)
     else:
-        _carry_over(source, destination)
+        _carry_over(source, destination, cache, mark)
 
 
-def _move(source: Path, destination: Path) -> None:
-    if destination.is_dir() or (source.is_dir() and destination.exists()):
-        destination.rename(source.with_name(f".old-{source.name}"))
-    source.replace(destination)
+def _move(source: Path, destination: Path, cache: Path, mark: str | None) -> None:
+    # One at a time: what another run puts there between our steps could not be replaced.
+    with _locked(cache / "publish.lock"):
+        _refuse_foreign(source, destination, mark)
+        if source.is_dir() and os.path.lexists(destination):
+            destination.rename(source.with_name(f".old-{source.name}"))
+        source.replace(destination)
 
 
-def _carry_over(source: Path, destination: Path) -> None:
+def _refuse_foreign(source: Path, destination: Path, mark: str | None) -> None:
+    if not destination.is_dir():
+        return
+    if not source.is_dir():
+        raise UsageError(
+            f"{destination}: is a folder, and a file is to be written there",
+            hint="name a file",
+        )
+    if any(destination.iterdir()) and not (mark and (destination / mark).is_file()):
+        raise UsageError(
+            f"{destination}: holds something else than what is to be written there",
+            hint="move that folder away, or name another one",
+        )
+
+
+def _carry_over(source: Path, destination: Path, cache: Path, mark: str | None) -> None:
     parent, prefix = destination.parent, f".{destination.name}-"
     with tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as folder:
         beside = Path(folder) / source.name
@@ -82,7 +113,7 @@ def _carry_over(source: Path, destination: Path) -> None:
             shutil.copytree(source, beside)
         else:
             shutil.copy2(source, beside)
-        _move(beside, destination)
+        _move(beside, destination, cache, mark)
 
 
 def _sweep(root: Path) -> None:

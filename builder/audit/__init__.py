@@ -17,7 +17,7 @@ from builder.audit.elf import Known
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
 from builder.audit.judge import Allowed, count_findings, count_known, judge
 from builder.audit.policy import explain, load_policy
-from builder.audit.remote import open_local, open_remote
+from builder.audit.remote import Source, WheelError, open_local, open_remote
 from builder.audit.subject import Subject, SubjectWheel, read_subject, subject_of
 from builder.context import Context
 from builder.errors import ExternalError, Finding
@@ -169,20 +169,26 @@ class _Reader:
     def _load(self, wheel: SubjectWheel) -> WheelFacts | None:
         if wheel.sha256 is None:
             return None
-        return load_facts(self._context.cache, wheel.sha256, deep=self._deep)
+        kept = load_facts(self._context.cache, wheel.sha256, deep=self._deep, url=wheel.url)
+        # The same file by another name says other tags.
+        return kept if kept is not None and kept.filename == wheel.filename else None
 
     def _save(self, wheel: SubjectWheel, facts: WheelFacts) -> None:
         if wheel.sha256 is not None:
-            save_facts(self._context.cache, wheel.sha256, facts)
+            url = wheel.url if facts.access == Access.RANGES else None
+            save_facts(self._context.cache, wheel.sha256, facts, url=url)
 
     def _read(self, wheel: SubjectWheel, requests: Executor) -> WheelFacts:
         path = wheel.path or self._stored(wheel)
         if path is not None:
             with open_local(path, wheel.filename) as local:
+                if wheel.path is not None:  # the store checked its own on arrival
+                    _check_hash(wheel, local)
                 return read_wheel(wheel.filename, local, requests, deep=self._deep)
         if wheel.url is None:
             raise ExternalError(f"{wheel.label}: the lock names neither a URL nor a path")
         remote = open_remote(wheel.filename, self._http, wheel.url)
+        _check_hash(wheel, remote)
         return read_wheel(wheel.filename, remote, requests, deep=self._deep)
 
     def _stored(self, wheel: SubjectWheel) -> Path | None:
@@ -190,6 +196,16 @@ class _Reader:
             return None
         return self._store.find(
             LockedFile(url=wheel.url or "", sha256=wheel.sha256, size=wheel.size)
+        )
+
+
+def _check_hash(wheel: SubjectWheel, source: Source) -> None:
+    """WheelError where the whole file is at hand and is another one than the lock says."""
+    found = None if wheel.sha256 is None else source.sha256()
+    if found != wheel.sha256 and found is not None:
+        raise WheelError(
+            f"{source.label}: has sha256 {found}, the lock says {wheel.sha256}",
+            hint="the file was replaced, or the lock is wrong: lock anew",
         )
 
 

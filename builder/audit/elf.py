@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
+from itertools import islice
 from typing import BinaryIO
 
 from builder.errors import BuilderError
@@ -33,7 +34,11 @@ _SEGMENTS_MAX = 4096
 _DYNAMIC_MAX_BYTES = 1 << 20
 _STRING_MAX_BYTES = 1 << 16
 _STRING_STEP_BYTES = 256
+_PREFIX_STRING_MAX_BYTES = 1 << 10
 _VERSIONS_MAX = 4096
+# Of one file together; what the tables of a real one name comes to some hundred, and to a few kB.
+_NAMES_MAX = 1 << 16
+_NAMES_MAX_BYTES = 1 << 20
 
 
 class ElfError(BuilderError):
@@ -143,6 +148,7 @@ class _Elf:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._names_left, self._name_bytes_left = _NAMES_MAX, _NAMES_MAX_BYTES
         ident = self.read(0, 16)
         if ident[:4] != MAGIC or ident[4] not in (1, 2) or ident[5] not in (1, 2):
             raise ElfError("not an ELF file")
@@ -178,10 +184,18 @@ class _Elf:
             head, end, _ = step.partition(b"\0")
             text += head
             if end:
+                self._spend(len(text))
                 return text.decode("utf-8", "backslashreplace")
             if not step:
                 break
         raise ElfError(f"the string at offset {offset} does not end")
+
+    def _spend(self, size: int) -> None:
+        """Tables may name one long string thousands of times, each of which is kept."""
+        self._names_left -= 1
+        self._name_bytes_left -= size
+        if self._names_left < 0 or self._name_bytes_left < 0:
+            raise ElfError("the file's tables name more than any linker writes")
 
     def segments(self) -> Iterator[_Segment]:
         """The program headers."""
@@ -384,7 +398,7 @@ def _walk_names(
 ) -> tuple[tuple[int, int], ...] | None:
     """The names of one library; every version index is 2 or more, and is given once in a file."""
     names: list[tuple[int, int]] = []
-    if not count or at + count * _VERNAUX.size > len(data):
+    if not count or at + count * _VERNAUX.size > len(data) or len(seen) > _VERSIONS_MAX:
         return None
     for left in range(count, 0, -1):
         value, flags, index, name, step = _VERNAUX.unpack_from(data, at)
@@ -419,8 +433,8 @@ def _all_proven(data: bytes, chain: _Chain, base: int) -> bool:
 
 
 def _string_at(data: bytes, at: int) -> bytes:
-    """The string at `at`, empty where it does not end within `data`."""
-    end = data.find(b"\0", at, at + _STRING_MAX_BYTES)
+    """The string at `at`, empty where it does not end within `data`, or not soon."""
+    end = data.find(b"\0", at, at + _PREFIX_STRING_MAX_BYTES)
     return data[at:end] if end > 0 else b""
 
 
@@ -433,12 +447,13 @@ def _prefix_facts(elf: _Elf, data: bytes, chain: _Chain, base: int) -> ElfFacts:
         for library, names in chain.needs
     )
     certain = {need.library for need in needs}
+    sonames = islice(_sonames(data, base), _NAMES_MAX)
     return ElfFacts(
         known=Known.PREFIX,
         machine=elf.machine,
         bits=elf.bits,
         version_needs=needs,
-        candidates=tuple(name for name in _sonames(data, base) if name not in certain),
+        candidates=tuple(name for name in sonames if name not in certain),
     )
 
 

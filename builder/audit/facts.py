@@ -1,11 +1,13 @@
 """Facts of one wheel: its tags, what it requires, and what each ELF file in it needs.
 
 A quick read takes the first part of each ELF entry and goes on only until the needs are known; a
-deep read takes all of it. Facts belong to a hash, so they are kept under it and never read twice.
+deep read takes all of it. Facts belong to a hash, so they are kept under it and never read twice;
+where only parts were read, nobody checked the hash, and they belong to the URL as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +31,7 @@ from builder.audit.remote import (
     read_beginnings,
     read_directory,
 )
+from builder.errors import UsageError
 from builder.scratch import write_whole
 
 FORMAT = 1
@@ -41,6 +44,7 @@ _WHOLE_BYTES = 192 << 10
 _SPOOL_BYTES = 32 << 20
 _METADATA_MAX_BYTES = 4 << 20
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIBRARY = re.compile(r"\.so(\.[\w-]+)*$")
 _PROGRAM = re.compile(r"(^|/)(bin|scripts)/[^/]+(?<!\.py)(?<!\.sh)$")
 _EXECUTABLE_BITS = 0o111 << 16
@@ -193,20 +197,31 @@ def _read_requires(source: Source, entries: Sequence[ZipInfo]) -> tuple[str, ...
     return tuple(parse_email(bytes(data))[0].get("requires_dist", ()))
 
 
-def load_facts(cache: Path, sha256: str, *, deep: bool) -> WheelFacts | None:
-    """The facts kept for a wheel; None where there are none, or none as deep as asked for."""
-    try:
-        kept = _KEPT.validate_json(_place(cache, sha256).read_bytes())
-    except (OSError, ValidationError):
-        return None
-    if kept.format != FORMAT or (deep and not kept.facts.deep):
-        return None
-    return kept.facts
+def load_facts(
+    cache: Path, sha256: str, *, deep: bool, url: str | None = None
+) -> WheelFacts | None:
+    """The facts kept for a wheel; None where there are none, or none as deep as asked for.
+
+    Those of a file with that hash, or those that were read in place at `url`.
+    """
+    for place in (_place(cache, sha256), _place(cache, sha256, url)):
+        try:
+            kept = _KEPT.validate_json(place.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        if kept.format == FORMAT and (kept.facts.deep or not deep):
+            return kept.facts
+    return None
 
 
-def save_facts(cache: Path, sha256: str, facts: WheelFacts) -> None:
-    """Keep the facts of a wheel; the file appears whole or not at all."""
-    write_whole(_place(cache, sha256), _KEPT.dump_json(_Kept(format=FORMAT, facts=facts)), cache)
+def save_facts(cache: Path, sha256: str, facts: WheelFacts, *, url: str | None = None) -> None:
+    """Keep the facts of a wheel; the file appears whole or not at all.
+
+    `url` is where it was read, unless the whole of it was seen to have that hash: a lock may give
+    one wheel's hash to another, and its facts would then be taken for those of the first.
+    """
+    place = _place(cache, sha256, url)
+    write_whole(place, _KEPT.dump_json(_Kept(format=FORMAT, facts=facts)), cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,5 +233,9 @@ class _Kept:
 _KEPT = TypeAdapter(_Kept)
 
 
-def _place(cache: Path, sha256: str) -> Path:
-    return cache / "facts" / f"{sha256}.json"
+def _place(cache: Path, sha256: str, url: str | None = None) -> Path:
+    # It becomes a path: whoever made the lock, nothing else may get this far.
+    if not _SHA256.fullmatch(sha256):
+        raise UsageError(f"{sha256!r} is no sha256 in small hex digits")
+    suffix = "" if url is None else f"-{hashlib.sha256(url.encode()).hexdigest()}"
+    return cache / "facts" / f"{sha256}{suffix}.json"

@@ -7,8 +7,10 @@ be entered at its beginning only (RFC 1951), so entries are read from there.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+import stat
 import struct
 import threading
 import zipfile
@@ -63,6 +65,9 @@ class Source(Protocol):
     def read(self, start: int, size: int) -> bytes:
         """The `size` bytes from `start`, fewer where the file ends before."""
 
+    def sha256(self) -> str | None:
+        """The file's hash in hex, None where not all of it is at hand."""
+
 
 class LocalSource:
     """A wheel on disk."""
@@ -85,6 +90,15 @@ class LocalSource:
         data = os.pread(self._descriptor, size, start)
         self._count.add(len(data))
         return data
+
+    def sha256(self) -> str:
+        """See `Source`; reads the whole file, which `bytes_read` leaves out."""
+        hasher = hashlib.sha256()
+        at = 0
+        while block := os.pread(self._descriptor, _STEP_BYTES, at):
+            hasher.update(block)
+            at += len(block)
+        return hasher.hexdigest()
 
 
 class RemoteSource:
@@ -111,6 +125,10 @@ class RemoteSource:
         missing = end - start - len(kept)
         return self._fetch(start, missing) + kept if missing else kept
 
+    def sha256(self) -> str | None:
+        """See `Source`."""
+        return None if self.ranged else hashlib.sha256(self._tail).hexdigest()
+
     def _fetch(self, start: int, size: int) -> bytes:
         part = self._http.read(self._url, start, size)
         self._count.add(len(part.data))
@@ -127,12 +145,17 @@ def open_remote(label: str, http: Http, url: str) -> RemoteSource:
 
 @contextmanager
 def open_local(path: Path, label: str) -> Iterator[LocalSource]:
-    """A wheel on disk; ExternalError where it cannot be opened."""
+    """A wheel on disk; ExternalError where it cannot be opened, or is no regular file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe is opened at once, and told below, in place of a wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ExternalError(f"{path}: {error.strerror}") from None
+    except ValueError:  # a NUL in the name
+        raise ExternalError(f"{str(path)!r}: not a path") from None
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ExternalError(f"{path}: not a regular file")
         yield LocalSource(label, descriptor)
     finally:
         os.close(descriptor)
@@ -152,7 +175,7 @@ def read_directory(source: Source) -> tuple[ZipInfo, ...]:
     """The files in the ZIP, in the order of their data; WheelError where it is none."""
     try:
         with zipfile.ZipFile(_File(source)) as archive:
-            entries = archive.infolist()
+            files = [entry for entry in archive.infolist() if not entry.is_dir()]
     # zipfile lets whatever its arithmetic runs into through, on a directory made to be broken.
     except (
         zipfile.BadZipFile,
@@ -164,8 +187,11 @@ def read_directory(source: Source) -> tuple[ZipInfo, ...]:
         EOFError,
         OSError,
     ) as error:
-        raise WheelError(f"{source.label}: not a readable ZIP: {error}") from None
-    files = [entry for entry in entries if not entry.is_dir()]
+        raise WheelError(
+            f"{source.label}: not a readable ZIP: {error}",
+            hint="the file is damaged, or the server sent a page in its place: see what the URL "
+            "or path in the lock leads to",
+        ) from None
     for entry in files:
         if not 0 <= entry.header_offset < source.size:
             raise _broken(source, entry, "its header lies outside of the file")

@@ -5,6 +5,7 @@ https://packaging.python.org/en/latest/specifications/pylock-toml/
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +24,17 @@ from packaging.pylock import (
 )
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from builder.errors import UsageError
+from builder.http import redact
 from builder.lock.model import Lock
 from builder.lock.platforms import markers, wheel_tags
 
 _STRONG_HASHES = ("sha256", "sha384", "sha512", "sha3_", "blake2")
 _NO_HASH = "none"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PYTHON = re.compile(r"[23]\.[0-9]{1,2}")
 _DEFAULT_PYTHON = "3.12"
 
 
@@ -112,10 +116,11 @@ def read_subject(
     allows. Raises UsageError where the file cannot be read or is no pylock.toml.
     """
     text, document = _read_document(path)
-    if "spark-build" in document.get("tool", {}):
+    tool = document.get("tool")
+    if isinstance(tool, dict) and "spark-build" in tool:
         return subject_of(Lock.from_toml(text, source=str(path)))
     pylock = _parse(path, document)
-    version = python or _oldest_python(pylock.requires_python)
+    version = python or _oldest_python(path, pylock.requires_python)
     tags, environment = wheel_tags(platform, version, glibc), markers(platform, version)
     chosen = tuple(_choose(pylock, tags, environment))
     return Subject(
@@ -138,14 +143,15 @@ def _read_document(path: Path) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    # ValueError: TOML that is none, no UTF-8, or a number beyond what Python takes in.
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 
 
 def _parse(path: Path, document: dict[str, Any]) -> Pylock:
     try:
         return Pylock.from_dict(_mark_unhashed(document))
-    except PylockValidationError as error:
+    except (PylockValidationError, RecursionError) as error:
         raise UsageError(
             f"{path}: not a pylock.toml: {error}",
             hint="`uv export --format pylock.toml` and `pip lock` write one",
@@ -167,15 +173,21 @@ def _mark_unhashed(value: Any) -> Any:
     return marked
 
 
-def _oldest_python(requires: SpecifierSet | None) -> str:
+def _oldest_python(path: Path, requires: SpecifierSet | None) -> str:
     """The X.Y of the lowest version that is allowed: `>=3.13.2` gives 3.13."""
-    bounds = [
-        Version(specifier.version.removesuffix(".*"))
-        for specifier in requires or ()
-        if specifier.operator in (">=", "==", "~=", "===")
-    ]
+    try:
+        bounds = [
+            Version(specifier.version.removesuffix(".*"))
+            for specifier in requires or ()
+            if specifier.operator in (">=", "==", "~=", "===")
+        ]
+    except InvalidVersion:  # `===` may stand before any text (PEP 440)
+        raise UsageError(f"{path}: requires-python: {requires} names no version") from None
     lowest = max(bounds, default=Version(_DEFAULT_PYTHON))
-    return f"{lowest.major}.{lowest.minor}"
+    version = f"{lowest.major}.{lowest.minor}"
+    if not _PYTHON.fullmatch(version):
+        raise UsageError(f"{path}: requires-python: {requires} allows no Python that there is")
+    return version
 
 
 def _choose(
@@ -199,6 +211,12 @@ def _wheel(lock: Path, package: Package, wheel: PackageWheel) -> SubjectWheel:
     path = None if wheel.path is None else lock.parent / wheel.path
     if path is None and wheel.url is not None:
         path = _local_path(wheel.url)
+    sha256 = wheel.hashes.get("sha256")
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise UsageError(
+            f"{lock}: {package.name}: {sha256!r} is no sha256 in small hex digits",
+            hint="let the tool that wrote the lock write it anew",
+        )
     return SubjectWheel(
         name=package.name,
         version=str(package.version or "unknown"),
@@ -206,7 +224,7 @@ def _wheel(lock: Path, package: Package, wheel: PackageWheel) -> SubjectWheel:
         url=wheel.url,
         path=path,
         hashed=_is_hashed(wheel.hashes),
-        sha256=wheel.hashes.get("sha256"),
+        sha256=sha256,
         size=wheel.size,
     )
 
@@ -225,5 +243,8 @@ def _is_hashed(hashes: Mapping[str, str]) -> bool:
 
 def _local_path(url: str) -> Path | None:
     """The file that a `file:` URL names (RFC 8089)."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UsageError(f"{redact(url)}: not a URL") from None
     return Path(url2pathname(parts.path)) if parts.scheme == "file" else None

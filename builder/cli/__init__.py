@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from builder import __version__
 from builder.errors import BuilderError
+from builder.progress import printable
 
 _EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 _EXIT_EXTERNAL = 5
 _EXIT_INTERRUPTED = 130
+_EXIT_PIPE = 141  # what a shell shows for a program that SIGPIPE ended
 _DESCRIPTION = "Short YAML recipes into proven container images for NVIDIA Blackwell on aarch64."
 _EPILOG = """\
 example:
@@ -37,10 +40,25 @@ exit codes:
 def entry() -> NoReturn:
     """The console script: `main`, then out at once, whatever threads are still waiting."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    # A stream that the caller closed is None; it must not become the next file that is opened.
+    sys.stdout, sys.stderr = (_open_stream(stream) for stream in (sys.stdout, sys.stderr))
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):  # a full disk behind `>`, say
+                code = code or _EXIT_EXTERNAL
     os._exit(code)
+
+
+def _open_stream(stream: TextIO | None) -> TextIO:
+    """A stream that takes any text, whatever the locale; what nobody reads goes nowhere."""
+    if stream is None:
+        return open(os.devnull, "w")  # noqa: PTH123  (open for as long as we run)
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return stream
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(commands.run(arguments))
     except SystemExit as stop:  # argparse, after --help or a wrong option
         return stop.code if isinstance(stop.code, int) else 2
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (flushed at exit, to nowhere)
-        return 0
+    except BrokenPipeError:  # of stdout: progress does not raise it
+        return _EXIT_PIPE
     except BaseException as error:  # noqa: BLE001  (each is told to the user, none is lost)
         return _tell(*_explained(error))
 
@@ -74,9 +91,12 @@ def _explained(error: BaseException) -> tuple[str, str | None, int]:
 
 
 def _tell(message: str, hint: str | None, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    for line in (hint or "").splitlines():
-        print(f"hint: {line}", file=sys.stderr)
+    try:
+        print(f"error: {printable(message)}", file=sys.stderr)
+        for line in (hint or "").splitlines():
+            print(f"hint: {printable(line)}", file=sys.stderr)
+    except BrokenPipeError:  # nobody reads it; the code says it all the same
+        pass
     return code
 
 

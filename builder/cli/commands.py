@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from packaging.utils import canonicalize_name, is_normalized_name
+
 from builder import audit as audits
 from builder import pipeline, recipe, render
 from builder.cli.output import print_findings, print_json, print_outcome
@@ -170,7 +172,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     target = find_target(arguments.target)
     platform = target.platform if lock is None else lock.platform
     image = read_layout(arguments.image, platform)
-    exclude = () if lock is None else tuple(lock.inputs.get("exclude", ()))
+    stated = () if lock is None else lock.inputs.get("exclude", ())
+    exclude = tuple(map(str, stated)) if isinstance(stated, list) else ()
     report = verify(image, lock=lock, exclude=exclude, context=context)
     context.progress.stage("verify", report.summary)
     if arguments.json:
@@ -211,16 +214,19 @@ def _cache_folder(environ: Mapping[str, str]) -> Path:
     """SPARK_BUILD_CACHE, else where the XDG base directory specification has caches."""
     if named := environ.get("SPARK_BUILD_CACHE"):
         return Path(named)
-    caches = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(caches) / "spark-build"
+    if caches := environ.get("XDG_CACHE_HOME"):
+        return Path(caches) / "spark-build"
+    try:
+        return Path.home() / ".cache" / "spark-build"
+    except RuntimeError:  # no HOME, and no entry in passwd
+        raise UsageError(
+            "there is no home folder to keep the cache in", hint="name a folder: --cache DIR"
+        ) from None
 
 
 def _epoch(environ: Mapping[str, str]) -> int:
     text = environ.get("SOURCE_DATE_EPOCH") or "0"
-    try:
-        epoch = int(text)
-    except ValueError:
-        epoch = -1
+    epoch = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else -1
     if not 0 <= epoch < 1 << 33:
         raise UsageError(f"SOURCE_DATE_EPOCH={text!r}: not a number of seconds since 1970")
     return epoch
@@ -233,6 +239,9 @@ def _progress(arguments: argparse.Namespace) -> Progress:
 
 
 def _upgrade(arguments: argparse.Namespace) -> Upgrade:
+    for name in arguments.upgrade_package:
+        if not is_normalized_name(canonicalize_name(name)):
+            raise UsageError(f"--upgrade-package {name!r}: not the name of a package")
     return Upgrade(every=arguments.upgrade, packages=tuple(arguments.upgrade_package))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.errors import Finding, Severity
 from builder.pipeline import Outcome
-from builder.progress import format_size
+from builder.progress import format_size, printable
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 
@@ -25,7 +25,7 @@ def print_findings(findings: Iterable[Finding]) -> None:
     for finding in sorted(findings, key=lambda item: order.index(item.severity)):
         severity = _coloured(str(finding.severity), _COLOURS[finding.severity])
         about = "" if finding.message.startswith(finding.subject) else f"{finding.subject}: "
-        print(f"{severity}: {finding.rule}: {about}{finding.message}")
+        print(f"{severity}: {finding.rule}: {_one_line(about + finding.message)}")
         if finding.hint:
             print(f"  hint: {finding.hint}")
 
@@ -42,6 +42,11 @@ def print_outcome(outcome: Outcome) -> None:
         f"static checks {_verdict(outcome.verified.findings)}, "
         f"device checks {outcome.verified.device}"
     )
+
+
+def _one_line(text: str) -> str:
+    """A finding's words may hold names out of files, whose line breaks are none of ours."""
+    return printable(text).replace("\n", "\\n")
 
 
 def _verdict(findings: Iterable[Finding]) -> str:

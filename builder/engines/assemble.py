@@ -7,8 +7,8 @@ wheel and one for all small ones, files of the recipe last. The same lock gives 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,17 +16,20 @@ from typing import assert_never
 
 from builder.context import Context
 from builder.engines.base import Built
+from builder.engines.blobs import BlobCache
 from builder.engines.config import image_config
 from builder.engines.debian.rootfs import layout_key, write_rootfs
 from builder.engines.layers import LayerCache, MadeLayer
 from builder.engines.wheel import INSTALL_VERSION, Entry, Wheel
-from builder.errors import Finding, UsageError
-from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
+from builder.errors import ExternalError, Finding, UsageError
+from builder.lock.model import DebianBase, LockedDeb, LockedFile, LockedWheel, OciBase
 from builder.lock.store import Store
 from builder.oci.image import (
+    LAYOUT_MARK,
     MAX_LAYERS,
     Image,
     LayerBlob,
+    digest_of_file,
     holds,
     read_layout,
     write_layout,
@@ -39,7 +42,7 @@ from builder.scratch import publish, scratch_folder
 
 _LARGE_WHEEL_BYTES = 64 << 20
 _JOBS = 2  # inflating and hashing let go of the interpreter; more threads than that gain little
-_OWN_LAYER_VERSION = 1
+_OWN_LAYER_VERSION = 2
 _ACROSS = "two of the packages, or one of them and the recipe,"
 
 
@@ -60,7 +63,8 @@ class Assembler:
     def __init__(self, store: Store, context: Context) -> None:
         self._store = store
         self._context = context
-        self._cache = LayerCache(context.cache)
+        self._blobs = BlobCache(context.cache)
+        self._cache = LayerCache(context.cache, self._blobs)
 
     def missing(self) -> Finding | None:
         """Nothing beyond Python is needed."""
@@ -68,14 +72,15 @@ class Assembler:
 
     def build(self, plan: Plan, sources: Path, destination: Path) -> Built:
         """See `Engine.build`."""
+        _refuse_own_base(plan, sources, destination)
         base = self._base_image(plan, sources)
         parts = [*self._debian(plan), *self._wheels(plan), self._own(plan, sources)]
         _refuse_conflicts(part.layer for part in parts)
         image = self._image(plan, base, parts)
-        if not holds(destination, image):
+        if not holds(destination, image, self._blobs.is_sound):
             with scratch_folder(self._context.cache) as folder:
                 write_layout(image, folder / "oci")
-                publish(folder / "oci", destination)
+                publish(folder / "oci", destination, self._context.cache, mark=LAYOUT_MARK)
         written = [part for part in parts if part.layer.written]
         return Built(
             image=image,
@@ -106,14 +111,15 @@ class Assembler:
         if not isinstance(plan.base, OciBase):
             return None
         image = read_layout(sources / plan.base.path, plan.platform)
-        return replace(image, layers=tuple(map(self._cache.adopt, image.layers)))
+        return replace(image, layers=tuple(map(self._blobs.adopt, image.layers)))
 
     def _debian(self, plan: Plan) -> list[_Part]:
         if not isinstance(plan.base, DebianBase):
             return []
         debs = plan.base.debs
         key = {"rootfs": layout_key(), "debs": [deb.sha256 for deb in debs]}
-        layer = self._cache.layer(key, partial(self._write_debian, debs=debs))
+        with self._checking(debs):
+            layer = self._cache.layer(key, partial(self._write_debian, debs=debs))
         return [_Part(layer=layer, history=f"debian {plan.base.suite}, {len(debs)} packages")]
 
     def _write_debian(self, writer: LayerWriter, debs: Sequence[LockedDeb]) -> Mapping[str, str]:
@@ -141,7 +147,28 @@ class Assembler:
         }
         write = partial(self._write_wheels, venv=venv, group=group)
         names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in group)
-        return _Part(layer=self._cache.layer(key, write, advance), history=names, wheels=len(group))
+        with self._checking(group):
+            layer = self._cache.layer(key, write, advance)
+        return _Part(layer=layer, history=names, wheels=len(group))
+
+    @contextmanager
+    def _checking(self, files: Sequence[LockedFile]) -> Iterator[None]:
+        """Where a layer cannot be made of `files`, see first whether the cache is to blame."""
+        try:
+            yield
+        except (LayerError, ExternalError):
+            for file in files:
+                self._remove_damaged(file)
+            raise
+
+    def _remove_damaged(self, file: LockedFile) -> None:
+        path = self._store.find(file)
+        if path is not None and digest_of_file(path) != f"sha256:{file.sha256}":
+            path.unlink()
+            raise ExternalError(
+                f"{file.filename}: was damaged in the cache, and is removed from there",
+                hint="run the same command again; it is fetched anew",
+            ) from None
 
     def _write_wheels(
         self, writer: LayerWriter, venv: Venv, group: Sequence[LockedWheel]
@@ -195,6 +222,18 @@ class _OwnFile:
         return hashlib.sha256(self.data).hexdigest()
 
 
+def _refuse_own_base(plan: Plan, sources: Path, destination: Path) -> None:
+    """The image must not go where its base lies: the next build would take it for the base."""
+    if not isinstance(plan.base, OciBase):
+        return
+    base, destination = (sources / plan.base.path).resolve(), destination.resolve()
+    if destination in (base, *base.parents):
+        raise UsageError(
+            f"{plan.name}: the base is {base}, and the image would replace it",
+            hint="copy the base to another folder, or give the image another name",
+        )
+
+
 def _own_file(step: WriteFile | Symlink | CopyFile, sources: Path) -> _OwnFile:
     match step:
         case WriteFile():
@@ -225,7 +264,10 @@ def _write_own(
             writer.symlink(path, target)
         else:
             writer.file(path, files[path].data, files[path].mode)
-    return {path: file.sha256 for path, file in files.items() if file.target is None}
+    return {
+        path: file.sha256 if file.target is None else f"link to {file.target}"
+        for path, file in files.items()
+    }
 
 
 def wheel_groups(plan: Plan) -> list[tuple[LockedWheel, ...]]:

@@ -1,35 +1,35 @@
 """Layers by key: made once, shared by every image that has the same one.
 
 The key says everything that the layer's bytes depend on, so a layer that is here is never made
-again. Blobs lie in `blobs/sha256/` under the cache, what is known of each in `layers/<key>.json`.
+again. What is known of one lies in `layers/<key>.json` under the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.oci.image import (
-    LAYER_GZIP,
-    LayerBlob,
-    canonical_json,
-    link_or_copy,
-    verify_blob,
-)
+from pydantic import TypeAdapter, ValidationError
+
+from builder.engines.blobs import BlobCache
+from builder.errors import UsageError
+from builder.oci.image import LAYER_GZIP, LayerBlob, canonical_json
 from builder.oci.layer import LAYOUT_VERSION, LayerDigest, LayerWriter
 from builder.progress import Advance
-from builder.scratch import publish, scratch_folder, write_whole
+from builder.scratch import scratch_folder, write_whole
 
 _BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeLayer:
-    """A layer in the cache, the sha256 (hex) of each file in it, and whether it is new."""
+    """A layer in the cache, what each of its paths is, and whether it is new.
+
+    `files` has a file's sha256 in hex, or what a link leads to: equal where the entries are.
+    """
 
     blob: LayerBlob
     files: Mapping[str, str]
@@ -37,10 +37,11 @@ class MadeLayer:
 
 
 class LayerCache:
-    """The layers under `cache`."""
+    """The layers under `cache`, whose blobs are in `blobs`."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, blobs: BlobCache) -> None:
         self._cache = cache
+        self._blobs = blobs
 
     def layer(
         self,
@@ -56,24 +57,14 @@ class LayerCache:
         record = self._cache / "layers" / f"{name}.json"
         return self._find(record) or self._make(record, write, written)
 
-    def adopt(self, layer: LayerBlob) -> LayerBlob:
-        """A base's layer; the first time it is seen it is checked by its digest, and kept."""
-        kept = self._place(layer.digest)
-        if not _is_whole(kept, layer.size):
-            verify_blob(layer)
-            with scratch_folder(self._cache) as folder:
-                link_or_copy(layer.path, folder / "layer")
-                publish(folder / "layer", kept)
-        return replace(layer, path=kept)
-
     def _find(self, record: Path) -> MadeLayer | None:
         try:
-            known = json.loads(record.read_bytes())
-            blob = self._blob(LayerDigest(**known["digest"]))
-            layer = MadeLayer(blob=blob, files=known["files"], written=False)
-            return layer if _is_whole(blob.path, blob.size) else None
-        except (OSError, ValueError, KeyError, TypeError):
+            known = _KNOWN.validate_json(record.read_bytes())
+            blob = self._blob(known.digest)
+        except (OSError, ValidationError, UsageError):
             return None
+        layer = MadeLayer(blob=blob, files=known.files, written=False)
+        return layer if self._blobs.is_sound(blob) else None
 
     def _make(
         self,
@@ -87,12 +78,10 @@ class LayerCache:
                 writer = LayerWriter(file, written)
                 files = write(writer)
                 digest = writer.close()
-            blob = self._blob(digest)
-            temporary.chmod(0o444)
-            publish(temporary, blob.path)
+            self._blobs.keep(temporary, digest.digest)
         known = {"digest": asdict(digest), "files": dict(files)}
         write_whole(record, canonical_json(known), self._cache)
-        return MadeLayer(blob=blob, files=files, written=True)
+        return MadeLayer(blob=self._blob(digest), files=files, written=True)
 
     def _blob(self, digest: LayerDigest) -> LayerBlob:
         return LayerBlob(
@@ -100,16 +89,14 @@ class LayerCache:
             diff_id=digest.diff_id,
             size=digest.size,
             media_type=LAYER_GZIP,
-            path=self._place(digest.digest),
+            path=self._blobs.place(digest.digest),
         )
 
-    def _place(self, digest: str) -> Path:
-        return self._cache / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    digest: LayerDigest
+    files: dict[str, str]
 
 
-def _is_whole(path: Path, size: int) -> bool:
-    """Whether the blob is here; it was checked when it came, and appeared whole."""
-    try:
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
+_KNOWN = TypeAdapter(_Known)

@@ -26,12 +26,13 @@ from typing import BinaryIO, Self
 
 from packaging.utils import canonicalize_name
 
-from builder.oci.layer import Deflated, LayerError, LayerWriter
+from builder.oci.layer import WHITEOUT, Deflated, LayerError, LayerWriter
 from builder.plan import Venv
 
 _PLACEHOLDER = b"#!python"  # PEP 427, "Recommended installer features"
 _LOCAL_HEADER_BYTES = 30  # APPNOTE.TXT section 4.3.7
 _CHUNK_BYTES = 1 << 18
+_TEXT_MAX_BYTES = 64 << 20  # RECORD, entry points, scripts
 _SPLICE_COST_BYTES = (
     41  # the gzip member around a spliced entry, and the cut through what is pending
 )
@@ -157,6 +158,11 @@ class Wheel:
             parts = PurePosixPath(name).parts
             if not parts or name.startswith("/") or ".." in parts or {"\\", "\0"} & set(name):
                 raise LayerError(f"{self.filename}: {name!r} would leave the environment")
+            if any(part.startswith(WHITEOUT) for part in parts):
+                raise LayerError(
+                    f"{self.filename}: {name!r} would delete files of the image",
+                    hint=f"names that begin with {WHITEOUT} mark deletion; take another version",
+                )
             if member.flag_bits & 1:
                 raise LayerError(f"{self.filename}: {name} is encrypted")
             if name in members:
@@ -196,7 +202,16 @@ class Wheel:
     def _read(self, name: str) -> bytes:
         if name not in self._members:
             raise LayerError(f"{self.filename}: has no {name}")
-        return self._zip.read(name)
+        return self._whole(self._members[name])
+
+    def _whole(self, member: zipfile.ZipInfo) -> bytes:
+        """A text's bytes; zipfile reads no more of a member than it announces."""
+        if member.file_size > _TEXT_MAX_BYTES:
+            raise LayerError(
+                f"{self.filename}: {member.filename} announces {member.file_size} bytes, "
+                f"and may have {_TEXT_MAX_BYTES}"
+            )
+        return self._zip.read(member)
 
     def _placed(self, venv: Venv, *, replaced: Collection[str]) -> Iterator[Entry]:
         """The wheel's files where they go, without the scripts that entry points replace."""
@@ -245,7 +260,7 @@ class Wheel:
         with self._zip.open(member) as file:
             if file.read(len(_PLACEHOLDER)) != _PLACEHOLDER:
                 return self._entry(member, path, executable=True)
-        data = self._zip.read(member)
+        data = self._whole(member)
         found = hashlib.sha256(data).hexdigest()
         self._compare(member.filename, found, self._record[member.filename])
         text = f"#!{venv.executable}\n".encode() + data.partition(b"\n")[2]

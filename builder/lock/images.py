@@ -14,9 +14,10 @@ from builder.errors import LockError
 from builder.oci.image import Image
 from builder.oci.reader import open_members
 
-_PYTHON = re.compile(r"(usr/local/bin|usr/bin)/python(3\.\d+)")
-_LIBC = re.compile(r"libc(\.so\.6|-2\.\d+\.so)")  # the second until glibc 2.33
-_GLIBC = re.compile(rb"\0GLIBC_2\.(\d+)(?=\0)")
+_PYTHON = re.compile(r"(usr/local/bin|usr/bin)/python(3\.\d{1,3})", re.ASCII)
+_LIBC = re.compile(r"libc(\.so\.6|-2\.\d{1,3}\.so)", re.ASCII)  # the second until glibc 2.33
+_GLIBC = re.compile(rb"\0GLIBC_2\.(\d{1,3})(?=\0)")
+_LIBC_MAX_BYTES = 64 << 20  # some 2 MB, with its symbols some 20
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
@@ -31,12 +32,15 @@ class BaseFacts:
 
 
 def inspect_base(image: Image) -> BaseFacts:
-    """Read the layers of `image` from the lowest up; raises LockError where there is no glibc."""
+    """Read the layers of `image` from the lowest up; raises LockError where there is no glibc.
+
+    Raises ExternalError for a layer that is broken or does not match its digest.
+    """
     pythons: set[str] = set()
     glibc = None
     for layer in image.layers:
         added: set[str] = set()
-        with open_members(layer.path) as members:
+        with open_members(layer.path, layer.digest) as members:
             for member, content in members:
                 path = member.name.removeprefix("./").lstrip("/")
                 folder, _, name = path.rpartition("/")
@@ -63,7 +67,7 @@ def _hidden(folder: str, name: str, paths: Iterable[str]) -> set[str]:
 
 def _newest_version(content: IO[bytes]) -> str | None:
     """2.N out of the version names that the library defines (`GLIBC_2.41`)."""
-    found = [int(minor) for minor in _GLIBC.findall(content.read())]
+    found = [int(minor) for minor in _GLIBC.findall(content.read(_LIBC_MAX_BYTES))]
     return f"2.{max(found)}" if found else None
 
 

@@ -29,7 +29,15 @@ from builder.lock.platforms import MACHINES
 
 FORMAT = 1
 _TOOL = "spark-build"
-_TEXTS = ("name", "target", "platform", "python", "interpreter", "glibc")
+_TEXTS = {
+    "name": r"[a-z0-9_-]+",
+    "target": r"[a-z0-9-]+",
+    "platform": r"linux/[a-z0-9]+",
+    "python": r"3\.[0-9]{1,3}",
+    "interpreter": r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._+-]+)+",
+    "glibc": r"2\.[0-9]{1,3}",
+}
+"""The texts of our table, and what each may look like: some become paths and lines of a file."""
 _DEB_TEXTS = ("name", "version", "architecture", "url", "sha256")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _Kind = TypeVar("_Kind")
@@ -148,7 +156,7 @@ class Lock:
             extra = _extra(document)
             _check(document, source)
             return cls(
-                **{key: _typed(extra, key, str) for key in _TEXTS},
+                **{key: _text(extra, key) for key in _TEXTS},
                 base=_read_base(_typed(extra, "base", dict)),
                 wheels=tuple(_read_wheel(package) for package in pylock.packages),
                 inputs=_typed(extra, "inputs", dict),
@@ -162,9 +170,10 @@ class Lock:
             TypeError,
             ValueError,
         ) as error:
+            ours = Path(source).name.startswith("pylock.")
             raise LockError(
                 f"{source}: not a lock that spark-build wrote: {error}",
-                hint="delete the file and run `spark-build lock RECIPE`",
+                hint="delete the file and run `spark-build lock RECIPE`" if ours else None,
             ) from None
 
     def _document(self) -> dict[str, Any]:
@@ -220,6 +229,13 @@ def _typed(table: object, key: str, kind: type[_Kind]) -> _Kind:
     value = table.get(key) if isinstance(table, dict) else None
     if not isinstance(value, kind):
         raise TypeError(f"{key!r} is missing, or not a {kind.__name__}")
+    return value
+
+
+def _text(extra: Mapping[str, Any], key: str) -> str:
+    value = _typed(extra, key, str)
+    if re.fullmatch(_TEXTS[key], value) is None:
+        raise ValueError(f"{key!r} cannot be {value!r}")
     return value
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from builder.errors import ExternalError
+from builder.errors import ExternalError, UsageError
 from builder.http import Http, redact
 from builder.lock.model import LockedFile
 from builder.pool import threads
 from builder.progress import Advance, Progress
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _JOBS = 4
 _BROKEN_OFF_TIMES = 3
 _PROGRESS_BYTES = 8 << 20
@@ -72,6 +74,9 @@ class Store:
             return sum(task.result() for task in as_completed(pending))
 
     def _path(self, file: LockedFile) -> Path:
+        # It becomes a path: whoever made the lock, nothing else may get this far.
+        if not _SHA256.fullmatch(file.sha256):
+            raise UsageError(f"{file.filename}: {file.sha256!r} is no sha256 in small hex digits")
         return self._root / file.sha256[:2] / file.sha256
 
     def _fetch_one(self, file: LockedFile, http: Http, advance: Advance) -> int:

@@ -12,8 +12,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,9 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+LAYOUT_MARK = "oci-layout"
+"""The file by which a folder says that it is a layout (image-layout.md)."""
+
 MAX_LAYERS = 127
 """What overlay2 can stack (docker's `max depth exceeded`)."""
 
@@ -99,8 +102,11 @@ class Image:
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no blanks, as UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """JSON with sorted keys and no blanks, as UTF-8; ValueError for what neither can express."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode()
 
 
 def digest_of(data: bytes) -> str:
@@ -116,10 +122,10 @@ def write_layout(image: Image, folder: Path) -> None:
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     for layer in image.layers:
-        link_or_copy(layer.path, blobs / _hex(layer.digest))
+        link_or_copy(layer.path, blobs / digest_hex(layer.digest))
     for document in (image.config_bytes, image.manifest_bytes):
-        (blobs / _hex(digest_of(document))).write_bytes(document)
-    (folder / "oci-layout").write_bytes(canonical_json({"imageLayoutVersion": "1.0.0"}))
+        (blobs / digest_hex(digest_of(document))).write_bytes(document)
+    (folder / LAYOUT_MARK).write_bytes(canonical_json({"imageLayoutVersion": "1.0.0"}))
     (folder / "index.json").write_bytes(canonical_json(_index(image)))
 
 
@@ -128,23 +134,46 @@ def link_or_copy(source: Path, destination: Path) -> None:
     if destination.exists():
         return
     try:
-        os.link(source, destination)
+        os.link(source.resolve(), destination)  # a second name of a symbolic link would dangle
     except OSError:
         shutil.copyfile(source, destination)
         destination.chmod(0o444)
 
 
-def holds(folder: Path, image: Image) -> bool:
-    """Whether `folder` is the layout of just this image, every blob there in its full size."""
-    sizes = {layer.digest: layer.size for layer in image.layers}
-    sizes |= {digest_of(raw): len(raw) for raw in (image.config_bytes, image.manifest_bytes)}
+def holds(folder: Path, image: Image, is_sound: Callable[[LayerBlob], bool] | None = None) -> bool:
+    """Whether `folder` is the layout of just this image, every blob as its digest says.
+
+    `is_sound` is asked about each layer there; every one is read and hashed where it is absent.
+    """
+    is_sound = is_sound or _has_digest
     try:
-        same = (folder / "index.json").read_bytes() == canonical_json(_index(image))
+        same = _read_regular(folder / "index.json") == canonical_json(_index(image)) and all(
+            _read_regular(_blob_path(folder, digest_of(raw))) == raw
+            for raw in (image.config_bytes, image.manifest_bytes)
+        )
         return same and all(
-            _blob_path(folder, digest).stat().st_size == size for digest, size in sizes.items()
+            is_sound(replace(layer, path=_blob_path(folder, layer.digest)))
+            for layer in image.layers
         )
     except OSError:
         return False
+
+
+def _has_digest(layer: LayerBlob) -> bool:
+    return digest_of_file(layer.path) == layer.digest
+
+
+def digest_of_file(path: Path) -> str:
+    """`sha256:<hex>` of a file's bytes."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def digest_hex(digest: object) -> str:
+    """The hexadecimal part of a digest, fit to be a file's name; UsageError where it is none."""
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise UsageError(f"{digest!r}: not a sha256 digest")
+    return digest.removeprefix("sha256:")
 
 
 def read_layout(folder: Path, platform: str) -> Image:
@@ -153,9 +182,9 @@ def read_layout(folder: Path, platform: str) -> Image:
     Raises UsageError where the folder is no layout, has no such image, or holds a blob that does
     not match its digest. Layers are checked by size here and by digest when their bytes are used.
     """
-    if not (folder / "oci-layout").is_file():
+    if not (folder / LAYOUT_MARK).is_file():
         raise UsageError(
-            f"{folder}: not an OCI layout (it has no file named oci-layout)",
+            f"{folder}: not an OCI layout (it has no file named {LAYOUT_MARK})",
             hint="`skopeo copy docker://IMAGE oci:FOLDER` makes one",
         )
     try:
@@ -164,10 +193,9 @@ def read_layout(folder: Path, platform: str) -> Image:
         raise UsageError(f"{folder}: not a sound OCI layout: {error}") from None
 
 
-def verify_blob(layer: LayerBlob) -> None:
-    """Read the layer's file and compare its digest; UsageError where it differs."""
-    with layer.path.open("rb") as file:
-        found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+def verify_blob(layer: LayerBlob, copy: Path | None = None) -> None:
+    """Hash the layer's file, or a copy of it; UsageError where that is not its digest."""
+    found = digest_of_file(copy or layer.path)
     if found != layer.digest:
         raise UsageError(f"{layer.path}: the blob's digest is {found}, not what its name says")
 
@@ -182,12 +210,6 @@ def _index(image: Image) -> dict[str, Any]:
         "annotations": {"org.opencontainers.image.ref.name": "latest"},  # what umoci asks for
     }
     return {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
-
-
-def _hex(digest: object) -> str:
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise UsageError(f"{digest!r}: not a sha256 digest")
-    return digest.removeprefix("sha256:")
 
 
 def _find_image(folder: Path, platform: str) -> Image:
@@ -239,15 +261,32 @@ def _image(
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
-    """What images on top of this one take over must have the types that config.md gives it."""
+    """What images on top of this one take over must have the types that config.md gives it.
+
+    All of it must be JSON that we can write again: no lone surrogates, no NaN.
+    """
+    canonical_json(config)
     for diff_id in _field(_field(config, "rootfs", dict), "diff_ids", list):
-        _hex(diff_id)
+        digest_hex(diff_id)
     _field(config, "history", list, default=[])
+    _field(config, "variant", str, default="")
     settings = _field(config, "config", dict, default={})
-    for key in ("Labels", "ExposedPorts"):
+    for key in ("ExposedPorts", "Volumes"):
         _field(settings, key, dict, default={})
-    if not all(isinstance(entry, str) for entry in _field(settings, "Env", list, default=[])):
-        raise TypeError("Env holds something that is no text")
+    for key in ("User", "WorkingDir", "StopSignal"):
+        _field(settings, key, str, default="")
+    _check_texts("Labels", _field(settings, "Labels", dict, default={}).values())
+    for key in ("Entrypoint", "Cmd"):
+        _check_texts(key, _field(settings, key, list, default=[]))
+    env = _field(settings, "Env", list, default=[])
+    _check_texts("Env", env)
+    if not all(entry.partition("=")[0] and "=" in entry for entry in env):
+        raise ValueError("Env holds something that is not NAME=VALUE")
+
+
+def _check_texts(key: str, values: Iterable[object]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{key} holds something that is no text")
 
 
 def _field(value: Any, key: str, kind: type[_Kind], default: _Kind | None = None) -> _Kind:
@@ -261,12 +300,19 @@ def _field(value: Any, key: str, kind: type[_Kind], default: _Kind | None = None
 
 def _load(path: Path) -> Mapping[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(_read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path}: not a JSON object")
     return value
+
+
+def _read_regular(path: Path) -> bytes:
+    """A file's bytes; OSError for a pipe or a device, which might never end."""
+    if path.exists() and not path.is_file():
+        raise OSError("not a regular file")
+    return path.read_bytes()
 
 
 def _blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
@@ -281,7 +327,7 @@ def _blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
 
 
 def _blob_path(folder: Path, digest: str) -> Path:
-    return folder / "blobs" / "sha256" / _hex(digest)
+    return folder / "blobs" / "sha256" / digest_hex(digest)
 
 
 def _layer(folder: Path, descriptor: Mapping[str, Any], diff_id: str) -> LayerBlob:

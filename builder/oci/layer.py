@@ -31,6 +31,9 @@ Owner = tuple[int, int]
 ROOT: Owner = (0, 0)
 """Whose everything is, a few files of a distribution apart (`/etc/shadow` is its group's)."""
 
+WHITEOUT = ".wh."
+"""How a name begins that deletes what lower layers have (OCI layer.md, "Whiteouts")."""
+
 _BLOCK = 512
 _RECORD = 20 * _BLOCK  # POSIX.1-1988 pax: archives end on a 10,240-byte record
 _STORED_MAX = 0xFFFF
@@ -162,6 +165,8 @@ class LayerWriter:
         key = sort_key(path)
         if not path or {b"", b".", b".."} & set(key) or "\0" in path + link:
             raise LayerError(f"{path!r}: not a clean relative path")
+        if any(part.startswith(WHITEOUT.encode()) for part in key):
+            raise LayerError(f"{path}: a name that begins with {WHITEOUT} would delete files")
         if key <= self._last:
             raise LayerError(f"{path}: comes twice, or out of order")
         self._last = key

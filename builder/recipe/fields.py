@@ -183,11 +183,18 @@ def _look_for(folder: Path, name: str) -> None:
 def _check_url(text: str) -> str:
     try:
         parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
     if not good or re.search(r"\s", text):
         raise Refused(Flaw(message="must be a URL that begins with https:// or http://"))
+    if "@" in text or "?" in text:
+        raise Refused(
+            Flaw(
+                message="may hold a secret, and would be in the lock for all to read",
+                hint="leave user, password and `?…` out; ~/.netrc and uv's variables are read",
+            )
+        )
     return text
 
 

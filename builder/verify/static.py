@@ -90,7 +90,7 @@ def read_layers(layers: Sequence[LayerBlob], context: Context) -> tuple[LayerFac
     wanted = {layer.digest: layer for layer in layers if cached[layer.digest] is None}
     total = sum(layer.size for layer in wanted.values())
     with context.progress.task("verify", total) as advance, threads(_LAYERS_AT_ONCE) as pool:
-        tasks = {digest: pool.submit(read_layer, layer.path) for digest, layer in wanted.items()}
+        tasks = {digest: pool.submit(read_layer, layer) for digest, layer in wanted.items()}
         for digest, task in tasks.items():
             cached[digest] = task.result()
             _save(context.cache, digest, task.result())
@@ -98,14 +98,17 @@ def read_layers(layers: Sequence[LayerBlob], context: Context) -> tuple[LayerFac
     return tuple(facts for layer in layers if (facts := cached[layer.digest]) is not None)
 
 
-def read_layer(path: Path) -> LayerFacts:
-    """Read the layer at `path` as a stream; a second time for files that need it (rare)."""
+def read_layer(layer: LayerBlob) -> LayerFacts:
+    """Read a layer as a stream; a second time for files that need it (rare).
+
+    Raises ExternalError where it is broken or does not match its digest: facts are kept under it.
+    """
     scan = _Scan()
-    with open_members(path) as members:
+    with open_members(layer.path, layer.digest) as members:
         for member, content in members:
             scan.take(member, content)
     if scan.unread:
-        scan.elfs |= _read_spooled(path, scan.unread)
+        scan.elfs |= _read_spooled(layer, scan.unread)
     return LayerFacts(entries=tuple(scan.entries), elfs=scan.elfs, libraries=scan.libraries)
 
 
@@ -228,10 +231,10 @@ def _read_or_unknown(file: BinaryIO) -> ElfFacts:
         return ElfFacts(known=Known.UNKNOWN, machine=0, bits=0)
 
 
-def _read_spooled(path: Path, wanted: AbstractSet[str]) -> dict[str, ElfFacts]:
+def _read_spooled(layer: LayerBlob, wanted: AbstractSet[str]) -> dict[str, ElfFacts]:
     """The facts of some files of a layer, each by way of a temporary file."""
     facts: dict[str, ElfFacts] = {}
-    with open_members(path) as members:
+    with open_members(layer.path, layer.digest) as members:
         for member, content in members:
             name = _clean(member.name)
             if name is not None and name in wanted and content is not None:

@@ -96,7 +96,9 @@ class Tree:
                 siblings[name] = Symlink(entry.target)
             case Kind.HARDLINK:
                 same = self._walk(entry.target)
-                siblings[name] = File() if same is None else same[1]
+                # No kernel links a folder: the tree would hold itself and never end.
+                linked = None if same is None else same[1]
+                siblings[name] = linked if isinstance(linked, File) else File()
             case Kind.FILE:
                 siblings[name] = File(layer.elfs.get(entry.path))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builder.audit import elf
 from builder.audit.elf import (
     ElfError,
     ElfFacts,
@@ -170,3 +171,29 @@ def test_a_beginning_never_contradicts_the_whole(data: bytes, size: int) -> None
         assert set(part.candidates) <= {*whole.needed, whole.soname}
     names = (name for need in whole.version_needs for name in need.versions)
     assert set(part.version_hashes) <= {elf_hash(name) for name in names}
+
+
+@pytest.mark.parametrize(
+    "elf",
+    [
+        Elf(needed=["x" * 60_000] * 100),
+        Elf(defines=["v" * 600] * 4000),
+        Elf(versions={"libx.so": ["v" * 60_000] * 100}),
+    ],
+)
+def test_one_long_string_named_many_times_is_refused(elf: Elf) -> None:
+    """A file of some kB would otherwise be gigabytes of facts."""
+    with pytest.raises(ElfError, match="more than any linker writes"):
+        _read(elf)
+
+
+def test_more_names_than_any_linker_writes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elf, "_NAMES_MAX", 10)
+    assert len(_read(Elf(needed=["x"] * 10)).needed) == 10
+    with pytest.raises(ElfError, match="more than any linker writes"):
+        _read(Elf(needed=["x"] * 11))
+
+
+def test_a_beginning_with_long_strings_tells_the_machine_only() -> None:
+    data = Elf(versions={"libx.so": ["v" * 2000]}, filler=100_000).write()
+    assert read_prefix(data[:9000]).known is Known.UNKNOWN

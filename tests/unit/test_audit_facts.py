@@ -15,6 +15,7 @@ import pytest
 from builder.audit.elf import ElfFacts, Known
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
 from builder.audit.remote import WheelError, open_local, open_remote
+from builder.errors import UsageError
 from builder.http import Http
 from tests.binaries import Elf, RangeServer
 from tests.builders import WheelText
@@ -182,3 +183,28 @@ def test_a_broken_cache_is_as_none(text: str, tmp_path: Path) -> None:
     place.parent.mkdir()
     place.write_text(text)
     assert load_facts(tmp_path, _SHA256, deep=False) is None
+
+
+def test_facts_that_were_read_in_place_are_those_of_the_url(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    here, there = "https://files.example/demo.whl", "https://other.example/demo.whl"
+    facts = _read({"demo/_C.so": _SMALL.write()}, pool)
+    save_facts(tmp_path, _SHA256, facts, url=there)
+    assert load_facts(tmp_path, _SHA256, deep=False, url=there) == facts
+    assert load_facts(tmp_path, _SHA256, deep=False, url=here) is None
+    assert load_facts(tmp_path, _SHA256, deep=False) is None
+    whole = replace(facts, access=Access.LOCAL)
+    save_facts(tmp_path, _SHA256, whole)
+    assert load_facts(tmp_path, _SHA256, deep=False, url=there) == whole
+
+
+@pytest.mark.parametrize("sha256", ["../../evil", "", "A" * 64])
+def test_a_hash_that_is_none_never_becomes_a_path(
+    sha256: str, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    with pytest.raises(UsageError, match="no sha256"):
+        save_facts(tmp_path / "cache", sha256, _read({}, pool))
+    with pytest.raises(UsageError, match="no sha256"):
+        load_facts(tmp_path / "cache", sha256, deep=False)
+    assert not list(tmp_path.iterdir())

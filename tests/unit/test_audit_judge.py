@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -249,3 +251,39 @@ def test_findings_come_in_the_order_of_the_law(shop: Shop) -> None:
     shop.add("two", {"two.so": Elf(needed=["libnvrtc.so.12"]).write()})
     rules = [finding.rule for finding in shop.findings()]
     assert rules == ["cuda-runtime-mismatch", "wrong-architecture"]
+
+
+def test_a_wheel_of_another_hash_is_refused(shop: Shop, tmp_path: Path) -> None:
+    """Where the whole of it is at hand: on disk, or from a server without ranges."""
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_12})
+    (wheel,) = shop.wheels
+    clean = WheelText(name="vllm").write(tmp_path)
+    shop.wheels = [replace(wheel, path=clean)]
+    with pytest.raises(ExternalError, match="the lock says"):
+        shop.audit()
+    shop.server.files = {f"/{wheel.filename}": clean.read_bytes()}
+    shop.server.ranges = False
+    shop.wheels = [wheel]
+    with pytest.raises(ExternalError, match="the lock says"):
+        shop.audit()
+    assert not (shop.context.cache / "facts").exists()
+
+
+def test_another_file_in_place_of_a_wheel_says_nothing_about_it(shop: Shop) -> None:
+    """A foreign lock may give a clean file the hash of a bad one."""
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_12})
+    (wheel,) = shop.wheels
+    clean = WheelText(name="vllm").zipped()
+    shop.server.files = {**shop.server.files, f"/clean/{wheel.filename}": clean}
+    shop.wheels = [replace(wheel, url=f"https://files.example/clean/{wheel.filename}")]
+    assert shop.findings() == []
+    shop.wheels = [wheel]
+    assert [finding.rule for finding in shop.findings()] == ["cuda-runtime-mismatch"]
+
+
+def test_the_same_wheel_by_another_name_is_judged_by_that_name(shop: Shop) -> None:
+    shop.add("vllm", {"vllm/_C.abi3.so": _CUDA_13})
+    assert shop.findings() == []
+    (wheel,) = shop.wheels
+    shop.wheels = [replace(wheel, filename="vllm-1.0-cp313-cp313-win_amd64.whl")]
+    assert [finding.rule for finding in shop.findings()] == ["wrong-architecture"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import struct
@@ -191,3 +192,44 @@ def test_a_damaged_zip_is_read_or_refused(data: bytes) -> None:
     with ThreadPoolExecutor(1) as pool, contextlib.suppress(WheelError):
         for member in read_beginnings(source, read_directory(source), 1000, pool):
             member.drain(lambda plain: None)
+
+
+def test_an_entry_without_a_name_is_read_or_refused() -> None:
+    """zipfile runs into an IndexError where it asks whether that is a folder."""
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w") as archive, archive.open(zipfile.ZipInfo(""), "w") as file:
+        file.write(b"plain")
+    source, _ = _source(out.getvalue())
+    with contextlib.suppress(WheelError):
+        read_directory(source)
+
+
+def test_what_is_no_zip_has_a_hint() -> None:
+    source, _ = _source(b"<html>not found</html>")
+    with pytest.raises(WheelError) as caught:
+        read_directory(source)
+    assert "a page in its place" in (caught.value.hint or "")
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "demo.whl"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(ExternalError, match="not a regular file"), open_local(path, "demo.whl"):
+            pass
+
+
+def test_a_path_with_a_nul(tmp_path: Path) -> None:
+    with pytest.raises(ExternalError, match="not a path"), open_local(tmp_path / "a\0", "demo.whl"):
+        pass
+
+
+def test_a_hash_is_known_where_the_whole_file_is_at_hand(tmp_path: Path) -> None:
+    data = _zipped({"a.so": b"plain"})
+    digest = hashlib.sha256(data).hexdigest()
+    assert _source(data)[0].sha256() is None
+    assert _source(data, ranges=False)[0].sha256() == digest
+    path = tmp_path / "demo.whl"
+    path.write_bytes(data)
+    with open_local(path, "demo.whl") as source:
+        assert (source.sha256(), source.bytes_read) == (digest, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,9 @@ def test_wheels_on_disk(tmp_path: Path) -> None:
     assert wheel.path == Path("/srv") / name
 
 
-@pytest.mark.parametrize("text", ["[[packages]]\nname = 3\n", "packages = 4\n", "= nothing"])
+@pytest.mark.parametrize(
+    "text", ["[[packages]]\nname = 3\n", "packages = 4\n", "= nothing", "a = " + "9" * 5000]
+)
 def test_what_is_no_pylock(text: str, tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     path.write_text(text)
@@ -149,3 +152,33 @@ def test_what_is_no_pylock(text: str, tmp_path: Path) -> None:
 def test_a_lock_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         read_subject(tmp_path / "pylock.toml")
+
+
+@pytest.mark.parametrize("sha256", ["../../evil", "", "a" * 63, "A" * 64])
+def test_a_hash_that_is_none_is_refused(sha256: str, tmp_path: Path) -> None:
+    wheel = _file("demo-1.0-py3-none-any.whl", f'sha256 = "{sha256}"')
+    with pytest.raises(UsageError, match=r"demo: .* is no sha256"):
+        _read(tmp_path, _package("demo", body=f"wheels = [{wheel}]"))
+
+
+@pytest.mark.parametrize("requires", ["===foo", ">=3.999999999", ">=4000", ">=3.1000"])
+def test_a_python_that_there_is_not(requires: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="requires-python"):
+        _read(tmp_path, head=_HEAD.replace(">=3.13", requires) + "packages = []\n")
+
+
+def test_a_table_of_tools_that_is_none_is_passed_over(tmp_path: Path) -> None:
+    assert _read(tmp_path, head=f"tool = 5\n{_HEAD}packages = []\n").wheels == ()
+
+
+@pytest.mark.parametrize("depth", [300, 5000])
+def test_nesting_without_end(depth: int, tmp_path: Path) -> None:
+    deep = f"deep = {'[' * depth}{']' * depth}\n"
+    with contextlib.suppress(UsageError):
+        _read(tmp_path, head=f"{_HEAD}packages = []\n{deep}")
+
+
+def test_a_url_that_is_none(tmp_path: Path) -> None:
+    body = 'wheels = [{ url = "https://[/demo-1.0-py3-none-any.whl", hashes = { md5 = "a" } }]'
+    with pytest.raises(UsageError):
+        _read(tmp_path, _package("demo", body=body))

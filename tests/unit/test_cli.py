@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from builder import cli
+from builder import cli, process
 from builder.cli import commands
 from builder.errors import BuilderError
 from tests.projects import Project, make_project
 
+ROOT = Path(__file__).resolve().parents[2]
 _VERBS = ("build", "lock", "audit", "render", "verify", "schema")
 
 
@@ -268,3 +273,85 @@ def test_a_broken_recipe_is_told_with_its_place(
 def test_a_folder_is_no_recipe(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["base"]) == 2
     assert capsys.readouterr().err.startswith("error: base: ")
+
+
+def run_command(
+    project: Project, script: str, env: Mapping[str, str] | None = None
+) -> process.Completed:
+    """A shell line in the project's folder, `$SB` being the command."""
+    command = f"{shlex.quote(sys.executable)} -m builder"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    argv = ["sh", "-c", script.replace("$SB", command)]
+    return process.run(argv, env=environ, cwd=project.folder, check=False)
+
+
+def test_a_log_that_nobody_reads_does_not_stop_a_build(project: Project) -> None:
+    # The status of the build itself goes to a file: the pipe's is that of its last command.
+    script = "{ $SB demo.yaml --offline 2>&1 >out; echo $? >code; } | true"
+    assert run_command(project, script).returncode == 0
+    assert (project.folder / "code").read_text().strip() == "0"
+    assert (project.folder / "build" / "demo" / "oci" / "index.json").is_file()
+
+
+def test_closed_streams_are_no_error(project: Project) -> None:
+    assert run_command(project, "$SB demo.yaml --offline >&- 2>&-").returncode == 0
+    assert run_command(project, "$SB nowhere.yaml >&- 2>&-").returncode == 2
+
+
+def test_a_reader_that_leaves_is_told_from_a_success(project: Project) -> None:
+    script = "{ $SB schema; echo $? >code; } | true"
+    run_command(project, script)
+    assert (project.folder / "code").read_text().strip() in ("0", "141")
+
+
+def test_a_locale_without_unicode_is_enough(project: Project) -> None:
+    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run_command(project, "$SB lock nowhere-ü.yaml", env)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_home_the_cache_is_asked_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("SPARK_BUILD_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cli.main(["demo.yaml", "--offline"]) == 2
+    assert "--cache DIR" in capsys.readouterr().err
+
+
+def test_names_in_files_do_not_speak_for_us(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\x1b[2J\nerror: all good"
+    Path(name).mkdir()
+    assert cli.main(["verify", name]) == 2
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\\x1b[2J" in err
+
+
+@pytest.mark.parametrize("text", [" 5 ", "1_000", "٣", "-1", "1e3", "9" * 20])
+def test_an_odd_epoch_is_refused(
+    text: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", text)
+    assert cli.main(["demo.yaml", "--offline"]) == 2
+
+
+def test_a_package_to_upgrade_has_a_name(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lock", "demo.yaml", "--upgrade-package", ""]) == 2
+    assert "not the name of a package" in capsys.readouterr().err
+
+
+def test_a_recipe_in_place_of_a_lock_is_not_to_be_deleted(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "base", "--lock", "demo.yaml"]) == 3
+    assert "delete" not in capsys.readouterr().err

@@ -147,6 +147,26 @@ def test_what_a_package_must_not_hold(tmp_path: Path, entry: tuple[tarfile.TarIn
         read_deb(_path(tmp_path, deb_bytes("a", [entry])), "a.deb", spool)
 
 
+@pytest.mark.parametrize("size", [1 << 62, (1 << 63) - 1, 1 << 70])
+@pytest.mark.parametrize("part", ["control", "data"])
+def test_a_size_that_no_file_has_is_refused(tmp_path: Path, size: int, part: str) -> None:
+    """GNU tar's binary numbers (tar manual, "Extensions") go far beyond what files can have."""
+    info = tarfile.TarInfo("huge")
+    info.size = size
+    huge = info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+    parts = {"control": _CONTROL, "data": _DATA, part: huge}
+    data = ar(
+        [
+            ("debian-binary", b"2.0\n"),
+            ("control.tar", parts["control"]),
+            ("data.tar", parts["data"]),
+        ]
+    )
+    with open_spool(tmp_path) as spool, pytest.raises(ExternalError, match="not a whole") as caught:
+        read_deb(_path(tmp_path, data), "a.deb", spool)
+    assert "clean" not in (caught.value.hint or "")
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_package_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import zipfile
@@ -25,7 +26,7 @@ from builder.errors import ExternalError, UsageError
 from builder.http import Http
 from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
 from builder.lock.store import Store
-from builder.oci.image import MAX_LAYERS, read_layout, write_layout
+from builder.oci.image import MAX_LAYERS, holds, read_layout, write_layout
 from builder.oci.layer import LayerError, LayerWriter
 from builder.plan import Config, CopyFile, InstallWheels, Plan, Symlink, Venv, WriteFile
 from builder.progress import Advance, Progress
@@ -263,7 +264,9 @@ def test_a_layer_that_is_gone_is_made_anew_and_is_the_same(workshop: Workshop, n
     assert again.image.layers[number].path.exists()
 
 
-@pytest.mark.parametrize("damage", ["blob gone", "blob cut", "index gone", "folder gone", "a file"])
+@pytest.mark.parametrize(
+    "damage", ["blob gone", "blob cut", "blob changed", "index gone", "folder gone", "a file"]
+)
 def test_a_damaged_output_is_written_anew(workshop: Workshop, damage: str) -> None:
     first = workshop.build()
     expected = files_below(first.layout)
@@ -275,6 +278,11 @@ def test_a_damaged_output_is_written_anew(workshop: Workshop, damage: str) -> No
             data = blob.read_bytes()
             blob.unlink()
             blob.write_bytes(data[:-1])
+        case "blob changed":  # the cache's file too, which is the same one
+            data = blob.read_bytes()
+            blob.chmod(0o644)
+            blob.write_bytes(data[:-1] + b"x")
+            os.utime(blob, ns=(1, 1))
         case "index gone":
             (first.layout / "index.json").unlink()
         case "folder gone":
@@ -283,8 +291,42 @@ def test_a_damaged_output_is_written_anew(workshop: Workshop, damage: str) -> No
             shutil.rmtree(first.layout)
             first.layout.write_text("in the way")
     again = workshop.build()
-    assert again.layers_written == 0
+    assert again.layers_written == (damage == "blob changed")
     assert files_below(again.layout) == expected
+
+
+def test_a_folder_that_is_no_layout_is_left_alone(workshop: Workshop) -> None:
+    workshop.layout.mkdir(parents=True)
+    (workshop.layout / "thesis").write_text("precious")
+    with pytest.raises(UsageError, match="holds something else"):
+        workshop.build()
+    assert files_below(workshop.layout) == {"thesis": b"precious"}
+
+
+def test_a_base_of_links_to_blobs_is_taken(workshop: Workshop) -> None:
+    """As deduplicating stores keep them."""
+    blobs = workshop.sources / "base" / "blobs" / "sha256"
+    for path in list(blobs.iterdir()):
+        target = workshop.sources / path.name
+        path.rename(target)
+        path.symlink_to(f"../../../{path.name}")
+    built = workshop.build()
+    shutil.rmtree(workshop.sources / "base")
+    assert not any(path.is_symlink() for path in built.layout.rglob("*"))
+    assert holds(built.layout, built.image)
+
+
+@pytest.mark.parametrize("inside", ["", "deeper/base"])
+def test_an_image_never_replaces_its_own_base(workshop: Workshop, inside: str) -> None:
+    base = workshop.layout / inside
+    base.parent.mkdir(parents=True)
+    shutil.copytree(workshop.sources / "base", base)
+    (workshop.sources / "link").symlink_to(workshop.layout)
+    before = files_below(workshop.layout)
+    path = f"link/{inside}".rstrip("/")
+    with pytest.raises(UsageError, match="the image would replace it"):
+        workshop.build(plan_of(base=OciBase(path=path, digest="sha256:" + "0" * 64)))
+    assert files_below(workshop.layout) == before
 
 
 def test_another_image_replaces_the_one_that_was_there_whole(workshop: Workshop) -> None:
@@ -355,6 +397,48 @@ def test_a_wheel_that_was_changed_is_refused_and_leaves_nothing(workshop: Worksh
         workshop.build(plan_of((bad,)))
     assert not workshop.layout.exists()
     assert not (workshop.context.cache / "layers").exists()
+
+
+@pytest.mark.parametrize("at", [100, -100], ids=["content", "directory"])
+def test_a_wheel_that_was_damaged_in_the_cache_is_fetched_anew(workshop: Workshop, at: int) -> None:
+    store = stock(workshop.context.cache, WHEELS)
+    path = store.get(locked(LARGE))
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[at] ^= 255
+    path.chmod(0o644)
+    path.write_bytes(bad)
+    with pytest.raises(ExternalError, match="was damaged in the cache") as caught:
+        workshop.build()
+    assert LARGE.filename in caught.value.message
+    assert not path.exists()
+    assert workshop.build().wheels_read
+    assert path.read_bytes() == good
+
+
+def test_a_package_that_was_damaged_in_the_cache_is_removed(workshop: Workshop) -> None:
+    deb = replace(DEBS[0], sha256=hashlib.sha256(b"good").hexdigest(), size=4)
+    path = workshop.context.cache / "files" / deb.sha256[:2] / deb.sha256
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"evil")
+    with pytest.raises(ExternalError, match="was damaged in the cache"):
+        workshop.build(plan_of((), base=DebianBase(suite="trixie", debs=(deb,))))
+    assert not path.exists()
+    path.write_bytes(b"good")
+    with pytest.raises(ExternalError, match="not a whole Debian package"):
+        workshop.build(plan_of((), base=DebianBase(suite="trixie", debs=(deb,))))
+    assert path.exists()
+
+
+@pytest.mark.parametrize("path", ["bin/python", "bin/python/x"])
+@pytest.mark.parametrize("data", [b"", b"x"])
+def test_a_link_of_the_recipe_over_what_a_wheel_has_is_refused(
+    workshop: Workshop, path: str, data: bytes
+) -> None:
+    wheel = WheelText(name="odd", files={f"odd-1.0.data/data/{path}": data})
+    workshop.wheels = (wheel,)
+    with pytest.raises(LayerError, match=r"^opt/venv/bin/python: .* install different files"):
+        workshop.build(plan_of(workshop.wheels))
 
 
 def deep_base(folder: Path, layers: int) -> None:

@@ -336,6 +336,42 @@ def test_a_name_with_a_nul_is_refused(tmp_path: Path) -> None:
     assert "would leave the environment" in refusal(path)
 
 
+@pytest.mark.parametrize(
+    "name", [".wh.numpy", "numpy/.wh..wh..opq", "demo-1.0.data/data/.wh.x/y", "a/.wh.b/"]
+)
+def test_a_name_that_would_delete_files_is_refused(tmp_path: Path, name: str) -> None:
+    path = rezip(tmp_path, {**WheelText().members(), name: b""})
+    assert f"{name!r} would delete files of the image" in refusal(path)
+
+
+def test_an_entry_point_that_would_delete_files_is_refused(tmp_path: Path) -> None:
+    wheel = WheelText(entry_points="[console_scripts]\n.wh.sh = demo:main\n")
+    with pytest.raises(LayerError, match="would delete files"):
+        layer_of(wheel.write(tmp_path))
+
+
+LONG = "\n" * 5000
+
+
+@pytest.mark.parametrize(
+    ("wheel", "name"),
+    [
+        (WheelText(record=LONG), "demo-1.0.dist-info/RECORD"),
+        (WheelText(entry_points=MAIN + LONG), "demo-1.0.dist-info/entry_points.txt"),
+        (
+            WheelText(files={"demo-1.0.data/scripts/x": b"#!python" + LONG.encode()}),
+            "demo-1.0.data/scripts/x",
+        ),
+    ],
+    ids=["record", "entry points", "script"],
+)
+def test_a_text_too_long_to_be_one_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheel: WheelText, name: str
+) -> None:
+    monkeypatch.setattr("builder.engines.wheel._TEXT_MAX_BYTES", 4000)
+    assert f"{name} announces {len(wheel.members()[name])} bytes" in refusal(wheel.write(tmp_path))
+
+
 def test_an_empty_name_is_refused(tmp_path: Path) -> None:
     assert refusal(rezip(tmp_path, {**WheelText().members(), "": b""}))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import gzip
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builder import http as http_module
 from builder.errors import BuilderError, ExternalError, OfflineError, UsageError
 from builder.http import Http, Slice, redact, without_credentials
 from tests.builders import FileServer
@@ -146,7 +148,7 @@ def test_a_refusal_is_told_at_once(status: int) -> None:
     with client(server) as http, pytest.raises(ExternalError, match=str(status)) as caught:
         http.get(URL)
     assert len(server.requests) == 1
-    assert (caught.value.hint is not None) == (status in (401, 403))
+    assert (caught.value.hint is not None) == (status in (401, 403, 404, 410))
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,95 @@ def test_a_named_index_has_its_credentials_by_name(
         http.get("https://files.example/x.whl")
     found = [request.headers.get("authorization") for request in server.requests]
     assert found == [sent, None]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://index.example/x.whl",
+        "https://index.example:8443/x.whl",
+        "http://index.example:443/x.whl",
+    ],
+)
+def test_credentials_stay_with_their_scheme_and_port(url: str) -> None:
+    server = FileServer(files={"/x.whl": DATA})
+    with client(server, {"UV_DEFAULT_INDEX": INDEX}) as http:
+        http.get(url)
+        http.get("https://index.example:443/x.whl")
+    found = [request.headers.get("authorization") for request in server.requests]
+    assert found == [None, basic("user", "p@ss")]
+
+
+def test_netrc_is_not_for_open_connections(tmp_path: Path) -> None:
+    text = (
+        "machine files.example login me password hush\nmachine 127.0.0.1 login me password hush\n"
+    )
+    (tmp_path / ".netrc").write_text(text)
+    server = FileServer(files={"/x.whl": DATA})
+    with client(server, {"HOME": str(tmp_path)}) as http:
+        for origin in ("http://files.example", "https://files.example", "http://127.0.0.1:8000"):
+            http.get(f"{origin}/x.whl")
+    found = [request.headers.get("authorization") for request in server.requests]
+    assert found == [None, basic("me", "hush"), basic("me", "hush")]
+
+
+def test_a_netrc_of_other_bytes_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_bytes(b"machine x login \xff password hush\n")
+    with client(serving(), {"HOME": str(tmp_path)}) as http, pytest.raises(UsageError) as caught:
+        http.get(URL)
+    assert "hush" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://user:s3c/ret@h:1", "ftp://h:1", "http://u:p@[::1", "socks5://h:1"]
+)
+def test_a_proxy_that_is_none_is_told_without_its_value(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with Http({}) as http, pytest.raises(UsageError, match="proxy variables") as caught:
+        http.get(URL)
+    assert "s3c" not in f"{caught.value.message}{caught.value.hint}"
+
+
+def test_certificates_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.crt")
+    with Http({}) as http, pytest.raises(UsageError, match="certificates") as caught:
+        http.get(URL)
+    assert "SSL_CERT_FILE" in (caught.value.hint or "")
+
+
+def test_an_encoded_body_is_refused() -> None:
+    headers = {"Content-Encoding": "gzip"}
+    response = httpx.Response(200, headers=headers, content=gzip.compress(DATA))
+    with client(always(response)) as http, pytest.raises(ExternalError, match="encoded"):
+        http.get(URL)
+
+
+def test_a_body_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            while True:
+                yield bytes(1 << 20)
+
+    monkeypatch.setattr(http_module, "_WHOLE_BYTES", 8 << 20)
+    endless = always(httpx.Response(200, stream=Endless()))
+    with client(endless) as http, pytest.raises(ExternalError, match="more than 8388608 bytes"):
+        http.read(URL, 0, 100)
+
+
+def test_a_body_that_only_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dripping(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            while True:
+                yield b"x"
+
+    monkeypatch.setattr(http_module, "_PACE_SECONDS", 0.01)
+    monkeypatch.setattr(http_module, "_PACE_BYTES", 1 << 40)
+    dripping = always(httpx.Response(200, stream=Dripping()))
+    given_up = pytest.raises(ExternalError, match="given up")
+    with client(dripping) as http, http.stream(URL) as (_, chunks), given_up:
+        list(chunks)
 
 
 def test_netrc_gives_the_credentials_of_its_hosts_only(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import io
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from builder.errors import ExternalError, LockError
+from builder.lock import images
 from builder.lock.images import BaseFacts, inspect_base
-from builder.oci.image import Image
-from builder.oci.layer import LayerWriter, sort_key
+from builder.oci.image import LAYER_GZIP, Image, LayerBlob, digest_of
+from builder.oci.layer import sort_key
 from tests.builders import image_of, python_layer, write_layer
 
 GLIBC = b"\x7fELF\0GLIBC_2.17\0GLIBC_2.41\0GLIBC_2.9\0GLIBC_PRIVATE\0GLIBC_2.4x\0"
@@ -22,25 +25,30 @@ Content = bytes | str | None
 """A file's bytes, a link's target, or a folder."""
 
 
+def write_tar(path: Path, entries: Mapping[str, Content]) -> LayerBlob:
+    """A layer as others write it: ours holds no whiteouts."""
+    with tarfile.open(path, "w") as archive:
+        for name in sorted(entries, key=sort_key):
+            info = tarfile.TarInfo(name)
+            match entries[name]:
+                case bytes() as data:
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+                    continue
+                case str() as target:
+                    info.type, info.linkname = tarfile.SYMTYPE, target
+                case None:
+                    info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+    raw = path.read_bytes()
+    digest = digest_of(raw)
+    return LayerBlob(digest=digest, diff_id=digest, size=len(raw), media_type=LAYER_GZIP, path=path)
+
+
 def image(tmp_path: Path, *layers: Mapping[str, Content]) -> Image:
-    def writing(entries: Mapping[str, Content]) -> Callable[[LayerWriter], None]:
-        def write(writer: LayerWriter) -> None:
-            for path in sorted(entries, key=sort_key):
-                match entries[path]:
-                    case bytes() as data:
-                        writer.file(path, data)
-                    case str() as target:
-                        writer.symlink(path, target)
-                    case None:
-                        writer.directory(path)
-
-        return write
-
-    blobs = [
-        write_layer(tmp_path / f"layer-{number}", writing(entries))
-        for number, entries in enumerate(layers)
-    ]
-    return image_of(blobs)
+    return image_of(
+        [write_tar(tmp_path / f"layer-{number}", entries) for number, entries in enumerate(layers)]
+    )
 
 
 def facts(tmp_path: Path, *layers: Mapping[str, Content]) -> BaseFacts:
@@ -74,6 +82,8 @@ def test_a_base_without_python_is_told(tmp_path: Path) -> None:
         ({"usr/bin/python3": "python3.13"}, None),
         ({"usr/bin/python3.13-config": b""}, None),
         ({"usr/bin/python3.13t": b""}, None),
+        ({"usr/bin/python3.\u0661": b""}, None),
+        ({"usr/bin/python3.9999": b""}, None),
         ({"opt/usr/bin/python3.13": b""}, None),
     ],
 )
@@ -120,6 +130,8 @@ def test_a_whiteout_hides_lower_layers_only(tmp_path: Path) -> None:
         ({"lib64/libc.so.6": "libc-2.28.so", "lib64/libc-2.28.so": b"\0GLIBC_2.28\0"}, "2.28"),
         ({LIBC: b"\0GLIBC_2.9\0GLIBC_2.39\0"}, "2.39"),
         ({LIBC: GLIBC, "usr/share/doc/libc.so.6": b"text"}, "2.41"),
+        ({LIBC: GLIBC + b"GLIBC_2.999999999\0"}, "2.41"),
+        ({LIBC: GLIBC + b"GLIBC_2." + b"9" * 5000 + b"\0"}, "2.41"),
     ],
 )
 def test_the_glibc_is_the_newest_version_that_it_defines(
@@ -140,4 +152,18 @@ def test_a_layer_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     base = image(tmp_path, {LIBC: GLIBC})
     base.layers[0].path.write_bytes(b"nonsense")
     with pytest.raises(ExternalError, match="layer-0"):
+        inspect_base(base)
+
+
+def test_a_library_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kB of a layer may inflate to more than there is memory."""
+    monkeypatch.setattr(images, "_LIBC_MAX_BYTES", 1000)
+    data = GLIBC + bytes(1000) + b"GLIBC_2.99\0"
+    assert inspect_base(image(tmp_path, {LIBC: data})).glibc == "2.41"
+
+
+def test_a_layer_of_another_digest_is_refused(tmp_path: Path) -> None:
+    base = image(tmp_path, {LIBC: GLIBC})
+    write_tar(base.layers[0].path, {LIBC: GLIBC, PYTHON: b""})
+    with pytest.raises(ExternalError, match="does not match its digest"):
         inspect_base(base)

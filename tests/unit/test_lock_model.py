@@ -104,10 +104,10 @@ BASES = st.one_of(
 LOCKS = st.builds(
     Lock,
     name=NAMES,
-    target=NAMES,
+    target=st.sampled_from(["gb10", "rtx-pro-x86"]),
     platform=st.sampled_from(["linux/arm64", "linux/amd64"]),
     python=st.sampled_from(["3.11", "3.13"]),
-    interpreter=TEXTS,
+    interpreter=st.sampled_from(["/usr/bin/python3.13", "/opt/py+3/bin/python"]),
     glibc=st.sampled_from(["2.36", "2.41"]),
     base=BASES,
     wheels=st.lists(a_wheel(), max_size=4).map(tuple),
@@ -370,3 +370,21 @@ def test_contents_change_with_any_hash() -> None:
     assert replace(LOCK, python="3.12").contents != LOCK.contents
     empty = DebianBase(suite="trixie", debs=())
     assert replace(LOCK, base=empty).contents != LOCK.contents
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"interpreter": "../../x"},
+        {"interpreter": "/usr/../x"},
+        {"interpreter": "/usr/bin/python\nRUN evil"},
+        {"python": "3.1111"},
+        {"glibc": "zz"},
+        {"glibc": "2.9999"},
+        {"target": "../x"},
+    ],
+)
+def test_what_becomes_a_path_or_a_line_is_checked(change: dict[str, Any]) -> None:
+    """Even where somebody made the digest fit."""
+    with pytest.raises(LockError, match=f"'{next(iter(change))}' cannot be"):
+        Lock.from_toml(replace(LOCK, **change).to_toml(), source="pylock.x.toml")

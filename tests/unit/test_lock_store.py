@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from builder.errors import ExternalError, OfflineError
+from builder.errors import ExternalError, OfflineError, UsageError
 from builder.http import Http
 from builder.lock import store
 from builder.lock.model import LockedFile
@@ -332,3 +332,10 @@ def test_the_message_of_a_failure_holds_no_secret(tmp_path: Path) -> None:
     data = b"x" * len(DATA)
     server = FileServer(files={f"{PATH}?token=hush": data})
     assert "hush" not in refusal(tmp_path, server, file).message
+
+
+@pytest.mark.parametrize("sha256", ["../../evil", "", SHA256.upper(), SHA256 + "\n", "a/" * 32])
+def test_a_hash_that_is_none_never_becomes_a_path(tmp_path: Path, sha256: str) -> None:
+    with pytest.raises(UsageError, match="no sha256"):
+        fetch(tmp_path, serving(), replace(FILE, sha256=sha256))
+    assert not list(tmp_path.iterdir())

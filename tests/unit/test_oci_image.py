@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from builder.oci.image import (
     LAYER_GZIP,
     MANIFEST,
     Image,
+    LayerBlob,
     canonical_json,
     digest_of,
     holds,
@@ -160,6 +162,43 @@ def test_blobs_are_linked_where_that_works_and_copied_elsewhere(
     assert not (tmp_path / "copied").samefile(source)
     assert (tmp_path / "copied").read_bytes() == b"x"
     assert (tmp_path / "copied").stat().st_mode & 0o222 == 0
+
+
+def test_a_link_to_a_blob_is_followed(tmp_path: Path) -> None:
+    """A link of a relative one would lead nowhere."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "blob").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("store/blob")
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    found = tmp_path / "deep" / "er" / "found"
+    link_or_copy(tmp_path / "link", found)
+    assert not found.is_symlink()
+    assert found.read_bytes() == b"x"
+
+
+def test_a_blob_of_the_right_size_with_other_bytes_is_noticed(tmp_path: Path) -> None:
+    image = small_image(tmp_path / "made")
+    folder = layout(tmp_path, image)
+    for path in (folder / "blobs" / "sha256").iterdir():
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert not holds(folder, image)
+        path.write_bytes(data)
+        assert holds(folder, image)
+
+
+def test_layers_are_judged_by_whoever_knows_them(tmp_path: Path) -> None:
+    image = small_image(tmp_path / "made")
+    folder = layout(tmp_path, image)
+    asked: list[Path] = []
+
+    def is_sound(layer: LayerBlob) -> bool:
+        asked.append(layer.path)
+        return len(asked) < 2
+
+    assert not holds(folder, image, is_sound)
+    assert asked == [blob(folder, layer.digest) for layer in image.layers]
 
 
 def test_a_layout_that_holds_the_image_is_known(tmp_path: Path) -> None:
@@ -380,6 +419,55 @@ def test_variables_that_are_no_list_of_texts_are_refused(tmp_path: Path, env: ob
     folder = layout(tmp_path)
     with_config(folder, lambda config: config["config"].update(Env=env))
     assert "Env" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("Entrypoint", 5),
+        ("Entrypoint", [5]),
+        ("Cmd", "bash"),
+        ("User", [1]),
+        ("WorkingDir", 7),
+        ("StopSignal", 9),
+        ("Volumes", []),
+        ("ExposedPorts", ["80/tcp"]),
+        ("Labels", {"a": 1}),
+        ("Labels", {"a": "\ud800"}),
+        ("Labels", {"\ud800": "a"}),
+        ("Env", ["A=\ud800"]),
+        ("Env", ["A"]),
+        ("Env", ["=1"]),
+        ("Other", float("nan")),
+        ("Other", float("inf")),
+    ],
+)
+def test_settings_that_an_image_on_top_could_not_take_over_are_refused(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    folder = layout(tmp_path)
+    with_config(folder, lambda config: config["config"].update({key: value}))
+    assert refusal(folder).startswith(f"{folder}: not a sound OCI layout: ")
+
+
+@pytest.mark.parametrize(
+    "key", ["Entrypoint", "Cmd", "User", "WorkingDir", "Volumes", "ExposedPorts", "Labels", "Env"]
+)
+def test_settings_may_be_null(tmp_path: Path, key: str) -> None:
+    folder = layout(tmp_path)
+    with_config(folder, lambda config: config["config"].update({key: None}))
+    assert read_layout(folder, ARM).config["config"][key] is None
+
+
+@pytest.mark.parametrize("which", ["index", "manifest"])
+def test_a_pipe_in_place_of_a_document_is_refused(tmp_path: Path, which: str) -> None:
+    image = small_image(tmp_path / "made")
+    folder = layout(tmp_path, image)
+    path = folder / "index.json" if which == "index" else blob(folder, image.digest)
+    path.unlink()
+    os.mkfifo(path)
+    assert refusal(folder) == f"{path}: cannot be read: not a regular file"
+    assert not holds(folder, image)
 
 
 def test_more_layers_than_diff_ids_are_refused(tmp_path: Path) -> None:

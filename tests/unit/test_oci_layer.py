@@ -270,6 +270,15 @@ def test_a_path_that_is_not_clean_is_refused(path: str) -> None:
         LayerWriter(io.BytesIO()).file(path, b"")
 
 
+@pytest.mark.parametrize("path", [".wh.a", "a/.wh..wh..opq", "a/.wh.b/c", ".wh."])
+def test_a_name_that_would_delete_files_is_refused(path: str) -> None:
+    writer = LayerWriter(io.BytesIO())
+    for write in (writer.directory, lambda path: writer.file(path, b"")):
+        with pytest.raises(LayerError, match="would delete files"):
+            write(path)
+    writer.file("a.wh.b", b"")
+
+
 def test_a_link_target_with_a_nul_is_refused() -> None:
     with pytest.raises(LayerError, match="not a clean"):
         LayerWriter(io.BytesIO()).symlink("a", "b\0c")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -107,3 +109,88 @@ def test_a_damaged_layer_is_read_or_refused_and_nothing_else(
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
     with suppress(ExternalError):
         members_of(path)
+
+
+def pax_tar(pax: Mapping[str, str], name: str = "usr") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo(name)
+        info.size, info.pax_headers = 3, dict(pax)
+        archive.addfile(info, io.BytesIO(b"abc"))
+    return out.getvalue()
+
+
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "y"}
+
+
+@pytest.mark.parametrize(
+    "pax",
+    [
+        {"size": "9" * 30},
+        {"size": str(1 << 60)},
+        {"size": "-1000"},
+        {"GNU.sparse.size": str(1 << 60), "GNU.sparse.map": "0,3"},
+        {"GNU.sparse.map": "a,b", "GNU.sparse.size": "3"},
+        {"GNU.sparse.map": "0,3", "GNU.sparse.size": "zz"},
+        {**SPARSE, "GNU.sparse.realsize": "x"},
+        {**SPARSE, "GNU.sparse.realsize": "3"},
+        {"path": "a/" * 3000},
+    ],
+)
+def test_what_no_archiver_writes_is_a_broken_layer(tmp_path: Path, pax: Mapping[str, str]) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(gzip.compress(pax_tar(pax)))
+    with pytest.raises(ExternalError, match="not a readable layer"):
+        members_of(path)
+
+
+def test_headers_of_headers_without_end_are_a_broken_layer(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type = tarfile.GNUTYPE_LONGNAME
+    path = tmp_path / "layer"
+    path.write_bytes(info.tobuf() * 3000)
+    with pytest.raises(ExternalError, match="not a readable layer"):
+        members_of(path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_a_header_that_would_fill_memory_is_a_broken_layer(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = kind, 2 << 20
+    path = tmp_path / "layer"
+    path.write_bytes(gzip.compress(plain_tar()[:512] + info.tobuf() + bytes(3 << 20)))
+    with pytest.raises(ExternalError, match="a header of 2097152 bytes"):
+        members_of(path)
+
+
+@pytest.mark.parametrize("form", ["plain", "gzip", "zstd"])
+@pytest.mark.parametrize("read_all", [True, False])
+def test_the_whole_blob_is_hashed_on_the_way(tmp_path: Path, form: str, *, read_all: bool) -> None:
+    """However much of it is read, and what follows the archive too."""
+    tar = plain_tar() + bytes(3 << 20)
+    data = {"plain": tar, "gzip": gzip.compress(tar), "zstd": zstandard.compress(tar)}[form]
+    path = tmp_path / "layer"
+    path.write_bytes(data)
+
+    def read(digest: str) -> None:
+        with open_members(path, digest) as members:
+            for _ in members:
+                if not read_all:
+                    break
+
+    read(f"sha256:{hashlib.sha256(data).hexdigest()}")
+    with pytest.raises(ExternalError, match=r"layer: the blob does not match its digest"):
+        read(f"sha256:{hashlib.sha256(data[:-1]).hexdigest()}")
+
+
+def test_an_error_of_whoever_reads_a_layer_is_not_the_layers(tmp_path: Path) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(plain_tar())
+
+    def read() -> None:
+        with open_members(path) as members:
+            next(members)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        read()

@@ -142,6 +142,9 @@ REFUSED: list[tuple[str, str, str]] = [
     ("run: {ports: [http]}", "run.ports[0]", "expected a whole number, found 'http'"),
     ("python: '3'", "python", "must be a Python version such as 3.12"),
     ("torch: {from: wheel, version: '>=2.9'}", "torch.version", "must be one version"),
+    # what would be in the lock for all to read
+    ("indexes: {a: 'https://index.example/simple?token=x'}", "indexes.a", "may hold a secret"),
+    ("indexes: {a: 'https://user:pa/ss@index.example/'}", "indexes.a", "must be a URL"),
     # requirements
     ("packages: [./wheels/x.whl]", "packages[0]", "is not a requirement"),
     ("packages: ['x @ https://index.example/x.whl']", "packages[0]", "names a URL"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder import scratch
+from builder.errors import UsageError
 from builder.pool import threads
 from builder.scratch import publish, scratch_folder, write_whole
 
@@ -141,8 +142,16 @@ def on_another_device(folder: Path) -> Callable[..., os.stat_result]:
     return elsewhere
 
 
-@pytest.mark.parametrize("old", ["nothing", "file", "folder"])
-@pytest.mark.parametrize("new", ["file", "folder"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("nothing", "file"),
+        ("file", "file"),
+        ("nothing", "folder"),
+        ("file", "folder"),
+        ("folder", "folder"),
+    ],
+)
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same", "another"])
 def test_publishing_replaces_whatever_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, *, elsewhere: bool
@@ -154,11 +163,78 @@ def test_publishing_replaces_whatever_was_there(
         source = make(folder / "made", new, "new")
         if elsewhere:
             monkeypatch.setattr(Path, "stat", on_another_device(destination.parent))
-        publish(source, destination)
+        publish(source, destination, tmp_path / "cache", mark="old")
         monkeypatch.undo()
     assert text_of(destination) == "new"
     assert destination.is_dir() == (new == "folder")
     assert [entry.name for entry in destination.parent.iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize(("new", "mark"), [("file", "old"), ("folder", "other"), ("folder", None)])
+def test_a_folder_of_another_kind_is_never_replaced(
+    tmp_path: Path, new: str, mark: str | None
+) -> None:
+    destination = make(tmp_path / "out" / "result", "folder", "old")
+    with scratch_folder(tmp_path / "cache") as folder:
+        source = make(folder / "made", new, "new")
+        with pytest.raises(UsageError) as caught:
+            publish(source, destination, tmp_path / "cache", mark=mark)
+    assert str(destination) in caught.value.message
+    assert text_of(destination) == "old"
+
+
+def test_an_empty_folder_may_be_replaced(tmp_path: Path) -> None:
+    destination = tmp_path / "result"
+    destination.mkdir()
+    publish(make(tmp_path / "cache" / "made", "folder", "new"), destination, tmp_path / "cache")
+    assert text_of(destination) == "new"
+
+
+def test_a_file_is_never_written_over_a_folder(tmp_path: Path) -> None:
+    folder = make(tmp_path / "mine", "folder", "precious")
+    with pytest.raises(UsageError, match="is a folder"):
+        write_whole(folder, b"new", tmp_path / "cache")
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(UsageError, match="is a folder"):
+        write_whole(link, b"new", tmp_path / "cache")
+    assert text_of(folder) == "precious"
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("real/file")
+    for text in (b"one", b"two"):
+        write_whole(link, text, tmp_path / "cache")
+        assert (tmp_path / "real" / "file").read_bytes() == text
+    assert link.is_symlink()
+
+
+def test_a_pipe_is_written_into_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"text", tmp_path / "cache")
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_runs_that_publish_the_same_folder_do_not_meet(tmp_path: Path) -> None:
+    cache, destination = tmp_path / "cache", tmp_path / "result"
+
+    def replace(number: int) -> None:
+        with scratch_folder(cache) as folder:
+            made = make(folder / "made", "folder", "mark")
+            (made / "mark").write_text(str(number))
+            publish(made, destination, cache, mark="mark")
+
+    with threads(8) as pool:
+        list(pool.map(replace, range(200)))
+    assert [entry.name for entry in destination.iterdir()] == ["mark"]
 
 
 def test_a_copy_to_another_file_system_that_fails_leaves_nothing(
@@ -174,6 +250,6 @@ def test_a_copy_to_another_file_system_that_fails_leaves_nothing(
 
     monkeypatch.setattr(shutil, "copytree", full)
     with pytest.raises(OSError, match="No space"):
-        scratch._carry_over(source, destination)
+        scratch._carry_over(source, destination, tmp_path / "cache", "old")
     assert text_of(destination) == "old"
     assert [entry.name for entry in destination.parent.iterdir()] == ["result"]

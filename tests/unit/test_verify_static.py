@@ -85,9 +85,7 @@ def _compressions() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("compression", ["plain", "gzip", "members", "zstd"])
 def test_reads_a_layer(compression: str, tmp_path: Path) -> None:
-    path = tmp_path / "layer"
-    path.write_bytes(_compressions()[compression])
-    facts = read_layer(path)
+    facts = read_layer(_layer(tmp_path / "layer", _compressions()[compression]))
     assert facts.entries == (
         Entry(Kind.DIRECTORY, "usr/lib"),
         Entry(Kind.SYMLINK, "lib", "usr/lib"),
@@ -104,9 +102,8 @@ def test_reads_a_layer(compression: str, tmp_path: Path) -> None:
 
 
 def test_a_broken_elf_file_is_not_known(tmp_path: Path) -> None:
-    path = tmp_path / "layer"
-    path.write_bytes(Tar().add("a.so", b"\x7fELF" + b"\xff" * 100).bytes())
-    assert read_layer(path).elfs["a.so"].known is Known.UNKNOWN
+    data = Tar().add("a.so", b"\x7fELF" + b"\xff" * 100).bytes()
+    assert read_layer(_layer(tmp_path / "layer", data)).elfs["a.so"].known is Known.UNKNOWN
 
 
 @pytest.mark.parametrize("linker", ["gnu", "lld", "patchelf"])
@@ -127,17 +124,15 @@ def test_a_large_file_is_read_by_its_parts(
         filler=100_000,
         linker=linker,
     )
-    path = tmp_path / "layer"
-    path.write_bytes(Tar().add("a.so", elf.write() + os.urandom(50_000)).bytes())
-    facts = read_layer(path).elfs["a.so"]
+    data = Tar().add("a.so", elf.write() + os.urandom(50_000)).bytes()
+    facts = read_layer(_layer(tmp_path / "layer", data)).elfs["a.so"]
     assert facts.known is Known.DYNAMIC
     assert (facts.soname, len(facts.version_definitions)) == ("libdemo.so.1", 500)
 
 
 def test_names_that_leave_the_root_do_not(tmp_path: Path) -> None:
-    path = tmp_path / "layer"
-    path.write_bytes(Tar().add("../../etc/x", b"1").add("/abs", b"2").bytes())
-    assert [entry.path for entry in read_layer(path).entries] == ["etc/x", "abs"]
+    layer = _layer(tmp_path / "layer", Tar().add("../../etc/x", b"1").add("/abs", b"2").bytes())
+    assert [entry.path for entry in read_layer(layer).entries] == ["etc/x", "abs"]
 
 
 def test_facts_are_kept_by_digest(tmp_path: Path, context: Context) -> None:
@@ -172,3 +167,12 @@ def test_the_loaders_cache() -> None:
 @pytest.mark.parametrize("size", [0, 20, 47, 60])
 def test_a_loaders_cache_that_ends_too_soon(size: int) -> None:
     assert parse_ld_cache((_DATA / "arm64.ld.so.cache").read_bytes()[:size]) == {}
+
+
+def test_a_layer_of_another_digest_leaves_no_facts(tmp_path: Path, context: Context) -> None:
+    """They would be those of the layer that has the digest, in every later run."""
+    layer = _layer(tmp_path / "layer", _sample().bytes())
+    layer.path.write_bytes(Tar().add("etc/passwd", b"other").bytes())
+    with pytest.raises(ExternalError, match="does not match its digest"):
+        read_layers([layer], context)
+    assert not (context.cache / "facts").exists()

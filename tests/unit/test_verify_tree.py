@@ -105,3 +105,10 @@ def test_the_uppermost_loaders_cache_counts() -> None:
         _layer(_file("x")),
     ]
     assert Tree(layers).libraries == {"b": "/2"}
+
+
+def test_a_hard_link_to_a_folder_is_none() -> None:
+    """It would make a tree without an end."""
+    folder = Entry(Kind.DIRECTORY, "a")
+    links = (Entry(Kind.HARDLINK, "a/b", "a"), Entry(Kind.HARDLINK, "c", ""))
+    assert _paths(Tree([_layer(folder, *links)])) == ["/a/b", "/c"]

@@ -34,7 +34,10 @@ _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER_BYTES = 60
 _CHUNK_BYTES = 1 << 18
 _CONTROL_MAX_BYTES = 64 << 20
-_BROKEN = (tarfile.TarError, lzma.LZMAError, zlib.error, zstandard.ZstdError, OSError, EOFError)
+_BROKEN = (
+    *(tarfile.TarError, lzma.LZMAError, zlib.error, zstandard.ZstdError),
+    *(OSError, EOFError, OverflowError, ValueError, KeyError),
+)
 
 
 class Kind(Enum):
@@ -181,10 +184,10 @@ def read_deb(path: Path, name: str, spool: Spool) -> Deb:
             files = tuple(_read_data(*_expect(members, "data.tar"), spool))
             fields = parse_control(control.pop("control").decode("utf-8"))
             return Deb(filename=name, fields=fields, control=control, files=files)
-    except (*_BROKEN, ValueError, KeyError) as error:
+    except _BROKEN as error:
         raise ExternalError(
             f"{name}: not a whole Debian package: {error}",
-            hint="run `spark-build clean` and build again, so that it is fetched anew",
+            hint="lock again: `spark-build lock RECIPE --upgrade`",
         ) from None
 
 
