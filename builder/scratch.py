@@ -57,7 +57,7 @@ def write_whole(path: Path, data: bytes, cache: Path) -> None:
         return
     path = Path(os.path.realpath(path))
     with scratch_folder(cache) as folder:
-        source = folder / path.name
+        source = folder / "file"
         with source.open("wb") as file:
             file.write(data)
             file.flush()

@@ -199,6 +199,8 @@ def test_a_file_is_never_written_over_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         write_whole(link, b"new", tmp_path / "cache")
     assert text_of(folder) == "precious"
+    with pytest.raises(UsageError, match="is a folder"):
+        write_whole(Path("/"), b"new", tmp_path / "cache")
 
 
 def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
