@@ -47,7 +47,7 @@ def _build(arguments: argparse.Namespace) -> int:
             outcome = pipeline.build(
                 job,
                 context=context,
-                upgrade=_upgrade(arguments),
+                upgrade=_upgrade(arguments, frozen=arguments.locked),
                 frozen=arguments.locked,
                 deep=arguments.deep,
             )
@@ -87,7 +87,7 @@ def _lock(arguments: argparse.Namespace) -> int:
 
 
 def _lock_one(job: Job, context: Context, arguments: argparse.Namespace) -> Locked:
-    upgrade = _upgrade(arguments)
+    upgrade = _upgrade(arguments, frozen=arguments.check)
     with pipeline.connect(job, context) as http:
         return pipeline.lock(
             job, context=context, http=http, upgrade=upgrade, frozen=arguments.check
@@ -238,7 +238,11 @@ def _progress(arguments: argparse.Namespace) -> Progress:
     return TerminalProgress(sys.stderr) if sys.stderr.isatty() else PlainProgress(sys.stderr)
 
 
-def _upgrade(arguments: argparse.Namespace) -> Upgrade:
+def _upgrade(arguments: argparse.Namespace, *, frozen: bool) -> Upgrade:
+    if frozen and (arguments.upgrade or arguments.upgrade_package):
+        raise UsageError(
+            "a lock that must not change cannot be upgraded", hint="give one of the two"
+        )
     for name in arguments.upgrade_package:
         if not is_normalized_name(canonicalize_name(name)):
             raise UsageError(f"--upgrade-package {name!r}: not the name of a package")

@@ -79,7 +79,20 @@ def test_json_is_all_there_is_on_stdout(
 
 def test_options_may_stand_before_the_recipe(project: Project) -> None:
     assert cli.main(["--offline", "--quiet", "demo.yaml"]) == 0
-    assert cli.main(["--upgrade-package", "greet", "demo.yaml", "--locked", "--quiet"]) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo.yaml", "--locked", "--upgrade-package", "greet"],
+        ["lock", "demo.yaml", "--check", "--upgrade"],
+    ],
+)
+def test_a_lock_is_kept_or_upgraded(
+    arguments: list[str], project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert "cannot be upgraded" in capsys.readouterr().err
 
 
 def test_findings_are_printed_with_their_hints(
