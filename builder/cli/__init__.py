@@ -55,7 +55,7 @@ def entry() -> NoReturn:
 def _open_stream(stream: TextIO | None) -> TextIO:
     """A stream that takes any text, whatever the locale; what nobody reads goes nowhere."""
     if stream is None:
-        return open(os.devnull, "w")  # noqa: PTH123  (open for as long as we run)
+        return Path(os.devnull).open("w", encoding="utf-8")
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
     return stream

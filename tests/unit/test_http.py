@@ -6,6 +6,7 @@ import base64
 import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -37,8 +38,8 @@ def client(
     )
 
 
-def serving(**settings: object) -> FileServer:
-    return FileServer(files={"/x.whl": DATA}, **settings)  # type: ignore[arg-type]  # its fields
+def serving(**settings: Any) -> FileServer:
+    return FileServer(files={"/x.whl": DATA}, **settings)
 
 
 def basic(user: str, password: str) -> str:

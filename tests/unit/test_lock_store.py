@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -47,8 +48,8 @@ class Counting(Progress):
         self.done += size_bytes
 
 
-def serving(data: bytes = DATA, **settings: object) -> FileServer:
-    return FileServer(files={PATH: data}, **settings)  # type: ignore[arg-type]  # its fields
+def serving(data: bytes = DATA, **settings: Any) -> FileServer:
+    return FileServer(files={PATH: data}, **settings)
 
 
 def http_of(server: Handler, *, offline: bool = False) -> Http:
