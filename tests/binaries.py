@@ -16,7 +16,7 @@ from typing import Literal
 
 import httpx
 
-from builder.audit.elf import elf_hash
+from builder.elf import elf_hash
 
 AARCH64, X86_64, CUDA = 183, 62, 190
 _EXECUTABLE_HEADERS = 3

@@ -13,19 +13,19 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.audit.elf import Known
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
 from builder.audit.judge import Allowed, count_findings, count_known, judge
 from builder.audit.policy import explain, load_policy
-from builder.audit.remote import Source, WheelError, open_local, open_remote
 from builder.audit.subject import Subject, SubjectWheel, read_subject, subject_of
 from builder.context import Context
+from builder.elf import Known
 from builder.errors import ExternalError, Finding
 from builder.http import Http
 from builder.lock.model import Lock, LockedFile
 from builder.lock.store import Store
 from builder.pool import threads
 from builder.progress import format_size
+from builder.remote import Source, WheelError, open_local, open_remote
 
 __all__ = ["Report", "Subject", "audit", "explain", "read_subject", "subject_of"]
 

@@ -22,8 +22,9 @@ from packaging.metadata import parse_email
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import TypeAdapter, ValidationError
 
-from builder.audit.elf import MAGIC, ElfError, ElfFacts, Known, read_elf, read_prefix
-from builder.audit.remote import (
+from builder.elf import MAGIC, ElfError, ElfFacts, Known, read_elf, read_prefix
+from builder.errors import UsageError
+from builder.remote import (
     LocalSource,
     Member,
     Source,
@@ -31,7 +32,6 @@ from builder.audit.remote import (
     read_beginnings,
     read_directory,
 )
-from builder.errors import UsageError
 from builder.scratch import write_whole
 
 FORMAT = 1

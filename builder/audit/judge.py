@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from builder.audit.elf import Known
 from builder.audit.facts import WheelFacts
 from builder.audit.policy import Allowance, CudaLibrary, Policy
 from builder.audit.subject import Subject, SubjectOther, SubjectWheel
+from builder.elf import Known
 from builder.errors import Finding, Severity
 
 _FILES_NAMED = 20

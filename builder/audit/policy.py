@@ -12,7 +12,7 @@ import yaml
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from builder.audit.elf import ElfFacts, elf_hash
+from builder.elf import ElfFacts, elf_hash
 from builder.errors import Finding, Severity, UsageError
 from builder.resources import package_file
 

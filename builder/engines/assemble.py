@@ -16,7 +16,6 @@ from typing import assert_never
 
 from builder.context import Context
 from builder.engines.base import Built
-from builder.engines.blobs import BlobCache
 from builder.engines.config import image_config
 from builder.engines.debian.rootfs import layout_key, write_rootfs
 from builder.engines.layers import LayerCache, MadeLayer
@@ -24,6 +23,7 @@ from builder.engines.wheel import INSTALL_VERSION, Entry, Wheel
 from builder.errors import ExternalError, Finding, UsageError
 from builder.lock.model import DebianBase, LockedDeb, LockedFile, LockedWheel, OciBase
 from builder.lock.store import Store
+from builder.oci.blobs import BlobCache
 from builder.oci.image import (
     LAYOUT_MARK,
     MAX_LAYERS,

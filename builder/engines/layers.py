@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from builder.engines.blobs import BlobCache
 from builder.errors import UsageError
+from builder.oci.blobs import BlobCache
 from builder.oci.image import LAYER_GZIP, LayerBlob, canonical_json
 from builder.oci.layer import LAYOUT_VERSION, LayerDigest, LayerWriter
 from builder.progress import Advance

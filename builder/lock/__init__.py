@@ -15,7 +15,7 @@ from builder.context import Context
 from builder.errors import LockError, StaleLockError
 from builder.http import Http
 from builder.lock import debs
-from builder.lock.images import inspect_base
+from builder.lock.inventory import inspect_base
 from builder.lock.model import DebianBase, Lock, OciBase, lock_filename, plain, read_lock
 from builder.lock.wheels import KEEP, Request, Upgrade, resolve, uv_version
 from builder.oci.image import read_layout

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builder.audit.elf import ElfFacts, Known
 from builder.audit.judge import Allowed, list_files, name_files
 from builder.audit.policy import Allowance, CudaLibrary, Policy
+from builder.elf import ElfFacts, Known
 from builder.errors import Finding
 from builder.lock.model import Lock
 from builder.verify.loader import Loader, Met

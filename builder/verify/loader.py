@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from builder.audit.elf import ElfFacts
+from builder.elf import ElfFacts
 from builder.verify.tree import File, Symlink, Tree
 
 

@@ -21,8 +21,8 @@ from typing import IO, BinaryIO, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from builder.audit.elf import MAGIC, ElfError, ElfFacts, Known, dynamic_span, read_elf
 from builder.context import Context
+from builder.elf import MAGIC, ElfError, ElfFacts, Known, dynamic_span, read_elf
 from builder.oci.image import LayerBlob
 from builder.oci.reader import open_members
 from builder.pool import threads

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from builder.audit.elf import ElfFacts
+from builder.elf import ElfFacts
 from builder.verify.static import Entry, Kind, LayerFacts
 
 _LINKS_MAX = 40  # Linux's own bound, path_resolution(7)

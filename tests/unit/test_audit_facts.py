@@ -12,11 +12,11 @@ from typing import Literal
 import httpx
 import pytest
 
-from builder.audit.elf import ElfFacts, Known
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
-from builder.audit.remote import WheelError, open_local, open_remote
+from builder.elf import ElfFacts, Known
 from builder.errors import UsageError
 from builder.http import Http
+from builder.remote import WheelError, open_local, open_remote
 from tests.binaries import Elf, RangeServer
 from tests.builders import WheelText
 

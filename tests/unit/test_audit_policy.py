@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from builder.audit.elf import ElfFacts, Known, VersionNeed, elf_hash
 from builder.audit.policy import CudaLibrary, Policy, explain, load_policy
+from builder.elf import ElfFacts, Known, VersionNeed, elf_hash
 from builder.errors import Severity, UsageError
 
 _POLICY = load_policy()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder.engines import layers
-from builder.engines.blobs import BlobCache
 from builder.engines.layers import LayerCache, MadeLayer
+from builder.oci.blobs import BlobCache
 from builder.oci.image import digest_of_file
 from builder.oci.layer import LAYOUT_VERSION, LayerError, LayerWriter
 

@@ -13,8 +13,8 @@ from typing import Literal
 import pytest
 import zstandard
 
-from builder.audit.elf import Known
 from builder.context import Context
+from builder.elf import Known
 from builder.errors import ExternalError
 from builder.oci.image import LAYER_GZIP, LayerBlob, digest_of
 from builder.verify import static

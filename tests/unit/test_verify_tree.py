@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.audit.elf import ElfFacts, Known
+from builder.elf import ElfFacts, Known
 from builder.verify.static import Entry, Kind, LayerFacts
 from builder.verify.tree import Directory, File, Symlink, Tree
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from builder.audit.elf import ElfError, dynamic_span, read_elf
+from builder.elf import ElfError, dynamic_span, read_elf
 from builder.engines.debian.deb import Kind
 from builder.engines.debian.tree import Tree
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.audit import elf
-from builder.audit.elf import (
+from builder.elf import (
     ElfError,
     ElfFacts,
     Known,

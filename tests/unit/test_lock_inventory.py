@@ -11,7 +11,7 @@ import pytest
 
 from builder.errors import ExternalError, LockError
 from builder.lock import images
-from builder.lock.images import BaseFacts, inspect_base
+from builder.lock.inventory import BaseFacts, inspect_base
 from builder.oci.image import LAYER_GZIP, Image, LayerBlob, digest_of
 from builder.oci.layer import sort_key
 from tests.builders import image_of, python_layer, write_layer

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.audit.remote import (
+from builder.errors import ExternalError
+from builder.http import Http
+from builder.remote import (
     Member,
     RemoteSource,
     WheelError,
@@ -28,8 +30,6 @@ from builder.audit.remote import (
     read_beginnings,
     read_directory,
 )
-from builder.errors import ExternalError
-from builder.http import Http
 from tests.binaries import RangeServer
 
 _URL = "https://files.example/demo.whl"
