@@ -27,6 +27,7 @@ from builder.errors import Finding, FindingsError, RecipeError, Severity, UsageE
 from builder.http import Http
 from builder.lock import KEEP, Locked, Upgrade, lock_recipe
 from builder.lock.model import DebianBase, Lock, LockedFile
+from builder.lock.pylock import write_lock
 from builder.lock.store import Store
 from builder.plan import Plan, make_plan
 from builder.progress import format_size
@@ -176,7 +177,7 @@ def _render(job: Job, image_plan: Plan, locked: Locked, context: Context) -> Non
     texts = {
         "Containerfile": render.containerfile(image_plan),
         "image.def": render.apptainer(image_plan),
-        locked.lock.filename: locked.lock.to_toml(),
+        locked.lock.filename: write_lock(locked.lock),
     }
     for name, text in texts.items():
         write_whole(job.folder / name, text.encode(), context.cache)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.lock.model import DebianBase, Lock, LockedWheel, OciBase
+from builder.lock.model import Base, DebianBase, Lock, LockedWheel
 from builder.recipe import Recipe
 
 
@@ -101,7 +101,7 @@ class Plan:
     name: str
     target: str
     platform: str
-    base: DebianBase | OciBase
+    base: Base
     venv: Venv
     builder: tuple[Step, ...]
     runtime: tuple[Step, ...]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.lock.model import Lock, OciBase, plain
+from builder.lock.pylock import write_lock
 from builder.oci.image import read_layout
 from builder.recipe import inputs, load_recipe
 from builder.targets import find_target
@@ -74,7 +75,7 @@ class Project:
             wheels=tuple(sorted(map(locked, WHEELS), key=lambda wheel: wheel.name)),
             inputs=plain(inputs(load_recipe(self.recipe).recipe, target)),
         )
-        self.lock.write_text(lock.to_toml(), encoding="utf-8")
+        self.lock.write_text(write_lock(lock), encoding="utf-8")
 
     def stock(self, cache: Path) -> None:
         """Put the wheels where a run would have fetched them to."""

@@ -30,6 +30,7 @@ from builder.errors import UsageError
 from builder.http import redact
 from builder.lock.model import Lock
 from builder.lock.platforms import markers, wheel_tags
+from builder.lock.pylock import parse_lock
 
 _STRONG_HASHES = ("sha256", "sha384", "sha512", "sha3_", "blake2")
 _NO_HASH = "none"
@@ -118,7 +119,7 @@ def read_subject(
     text, document = _read_document(path)
     tool = document.get("tool")
     if isinstance(tool, dict) and "spark-build" in tool:
-        return subject_of(Lock.from_toml(text, source=str(path)))
+        return subject_of(parse_lock(text, source=str(path)))
     pylock = _parse(path, document)
     version = python or _oldest_python(path, pylock.requires_python)
     tags, environment = wheel_tags(platform, version, glibc), markers(platform, version)

@@ -20,7 +20,7 @@ from builder.context import Context
 from builder.errors import Finding, FindingsError, Severity, UsageError, worst
 from builder.http import Http
 from builder.lock import Locked, Upgrade
-from builder.lock.model import read_lock
+from builder.lock.pylock import read_lock
 from builder.lock.store import Store
 from builder.oci.image import read_layout
 from builder.pipeline import Job

@@ -16,7 +16,8 @@ from builder.errors import LockError, StaleLockError
 from builder.http import Http
 from builder.lock import debs
 from builder.lock.inventory import inspect_base
-from builder.lock.model import DebianBase, Lock, OciBase, lock_filename, plain, read_lock
+from builder.lock.model import DebianBase, Lock, OciBase, lock_filename, plain
+from builder.lock.pylock import read_lock, write_lock
 from builder.lock.wheels import KEEP, Request, Upgrade, resolve, uv_version
 from builder.oci.image import read_layout
 from builder.recipe import Debian, LoadedRecipe, Recipe, Resolve, requirements
@@ -73,7 +74,7 @@ def lock_recipe(
     lock = _resolve(
         loaded, target, inputs=inputs, earlier=earlier, upgrade=upgrade, context=context, http=http
     )
-    text = lock.to_toml().encode()
+    text = write_lock(lock).encode()
     written = not path.exists() or path.read_bytes() != text
     if written:
         write_whole(path, text, context.cache)

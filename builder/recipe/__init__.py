@@ -13,6 +13,7 @@ from builder.document import Document, Where, read_document, validate
 from builder.errors import Problem
 from builder.recipe.fields import canonical_requirement
 from builder.recipe.model import (
+    Accept,
     Base,
     Debian,
     File,
@@ -26,6 +27,7 @@ from builder.recipe.model import (
 from builder.targets import Target
 
 __all__ = [
+    "Accept",
     "Base",
     "Debian",
     "File",
@@ -88,14 +90,8 @@ def unsupported(loaded: LoadedRecipe) -> tuple[Problem, ...]:
 
 
 def _unsupported(recipe: Recipe) -> Iterator[tuple[Where, str]]:
-    if recipe.base.image is not None:
-        yield ("base", "image"), "a base from a registry"
-    if recipe.torch is not None and recipe.torch.from_ == "base":
-        yield ("torch", "from"), "the base's own torch"
     if recipe.build_after_torch:
         yield ("build_after_torch",), "compiling packages against the locked torch"
-    if recipe.sources:
-        yield ("sources",), "sources of packages beside the indexes"
     if recipe.system and recipe.base.debian is None:
         yield ("system",), "distribution packages on a base other than `debian`"
     if recipe.run is not None:
@@ -121,6 +117,7 @@ def inputs(recipe: Recipe, target: Target) -> dict[str, Any]:
         "python": recipe.python,
         "requirements": list(requirements(recipe)),
         "torch": _plain(recipe.torch) if recipe.torch else None,
+        "accept": [_plain(accept) for accept in recipe.accept],
         "build_after_torch": sorted(map(canonical_requirement, recipe.build_after_torch)),
         "exclude": sorted(map(canonicalize_name, recipe.exclude)),
         "system": sorted(recipe.system),
@@ -134,7 +131,7 @@ def inputs(recipe: Recipe, target: Target) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _plain(part: Base | Torch | Source) -> dict[str, Any]:
+def _plain(part: Accept | Base | Torch | Source) -> dict[str, Any]:
     values = part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if "debian" in values:
         values["debian"]["packages"].sort()

@@ -315,6 +315,10 @@ LabelName = Annotated[
     str, Pattern(r"[A-Za-z0-9]+(?:[._/-][A-Za-z0-9]+)*", "letters and digits with . _ - / between")
 ]
 GitRef = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/+-]*", "a tag, a branch or a commit")]
+RepositoryPath = Annotated[
+    str,
+    Pattern(r"(?!/)(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9._/+-]+", "a path inside the repository"),
+]
 User = Annotated[
     str,
     Pattern(r"(?:[a-z_][a-z0-9_-]*|\d+)(?::(?:[a-z_][a-z0-9_-]*|\d+))?", "USER or USER:GROUP"),

@@ -159,6 +159,10 @@ class Source(_Part):
     """A repository that the package is built from."""
     ref: fields.GitRef | None = None
     """The tag, branch or commit there; the lock holds the commit."""
+    subdirectory: fields.RepositoryPath | None = None
+    """Where in the repository the package is, where not at its root."""
+    requirements: tuple[fields.RepositoryPath, ...] = ()
+    """Files there that list what it requires, where its pyproject.toml does not say it."""
     env: Environment = {}
     """Environment variables of that build."""
 
@@ -168,9 +172,21 @@ class Source(_Part):
             if self.ref is None:
                 raise Refused(Flaw(message="is missing: `git` needs it", at=("ref",)))
             return self
-        extra = [key for key in ("ref", "env") if getattr(self, key)]
+        keys = ("ref", "subdirectory", "requirements", "env")
+        extra = [key for key in keys if getattr(self, key)]
         _refuse([Flaw(message="belongs to `git` only", at=(key,)) for key in extra])
         return self
+
+
+class Accept(_Part):
+    """A requirement that the base's own packages do not meet, and why that is fine."""
+
+    requires: fields.Requirement
+    """The requirement, as the package states it (`torch==2.11.0`)."""
+    by: fields.PackageName | None = None
+    """The package that states it; any, where not given."""
+    reason: Annotated[fields.Text, Field(min_length=1)]
+    """Why it may be left unmet; the lock repeats it."""
 
 
 class Resolve(_Part):
@@ -238,6 +254,8 @@ class Recipe(_Part):
     """Python packages, as requirements (`numpy>=2`)."""
     torch: Torch | None = None
     """Which PyTorch, if any."""
+    accept: tuple[Accept, ...] = ()
+    """Requirements that the base's torch does not meet and that may stay so, each with a reason."""
     build_after_torch: Requirements = ()
     """Packages that are compiled against the locked torch."""
     sources: Annotated[
@@ -295,6 +313,14 @@ class Recipe(_Part):
             flaws += _unknown_index(torch.index, info, "index")
         _refuse(flaws)
         return torch
+
+    @field_validator("accept", mode="after")
+    @classmethod
+    def _check_accept(cls, accept: tuple[Accept, ...], info: ValidationInfo) -> tuple[Accept, ...]:
+        torch: Torch | None = info.data.get("torch")
+        if accept and "torch" in info.data and (torch is None or torch.from_ != "base"):
+            raise Refused(Flaw(message="has a meaning with `torch: {from: base}` only"))
+        return accept
 
     @field_validator("build_after_torch", mode="after")
     @classmethod

@@ -10,6 +10,7 @@ import pytest
 from builder.audit.subject import Subject, read_subject, subject_of
 from builder.errors import LockError, UsageError
 from builder.lock.model import Lock, LockedWheel, OciBase
+from builder.lock.pylock import write_lock
 
 _HASH = "a" * 64
 _HEAD = 'lock-version = "1.0"\ncreated-by = "uv"\nrequires-python = ">=3.13"\n'
@@ -53,7 +54,7 @@ def test_our_own_lock(tmp_path: Path) -> None:
         inputs={},
     )
     path = tmp_path / lock.filename
-    path.write_text(lock.to_toml())
+    path.write_text(write_lock(lock))
     subject = read_subject(path)
     assert subject == subject_of(lock)
     assert (subject.target, subject.source) == ("gb10", "pylock.demo-gb10.toml")

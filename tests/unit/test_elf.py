@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.audit import elf
+from builder import elf
 from builder.elf import (
     ElfError,
     ElfFacts,

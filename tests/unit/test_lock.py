@@ -18,6 +18,7 @@ from builder.errors import LockError, StaleLockError, UsageError
 from builder.http import Http
 from builder.lock import Locked, Upgrade, drift, lock_recipe
 from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
+from builder.lock.pylock import write_lock
 from builder.lock.wheels import Request
 from builder.oci.image import write_layout
 from builder.oci.layer import LayerWriter
@@ -96,7 +97,7 @@ def test_a_recipe_is_locked_beside_itself(
 ) -> None:
     locked = lock()
     assert (locked.written, locked.path) == (True, project / "pylock.demo-gb10.toml")
-    assert locked.path.read_text() == locked.lock.to_toml()
+    assert locked.path.read_text() == write_lock(locked.lock)
     found = locked.lock
     assert (found.name, found.target, found.platform) == ("demo", "gb10", "linux/arm64")
     assert (found.python, found.interpreter, found.glibc) == ("3.13", "/usr/bin/python3.13", "2.41")

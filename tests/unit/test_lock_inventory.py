@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ExternalError, LockError
-from builder.lock import images
+from builder.lock import inventory as images
 from builder.lock.inventory import BaseFacts, inspect_base
 from builder.oci.image import LAYER_GZIP, Image, LayerBlob, digest_of
 from builder.oci.layer import sort_key

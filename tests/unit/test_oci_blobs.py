@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.engines import blobs
 from builder.errors import UsageError
+from builder.oci import blobs
 from builder.oci.blobs import BlobCache
 from builder.oci.image import LayerBlob, digest_of_file
 from tests.builders import write_layer
