@@ -2,7 +2,8 @@
 
 Transient failures are tried again with growing pauses (RFC 9110 section 15.6, RFC 6585 section 4);
 credentials come from the caller's netrc or index URL, never appear in a message, and are never
-sent to a host that a redirect names (httpx drops them there).
+sent to a host that a redirect names (httpx drops them there). Whoever gives headers of his own
+(a registry's client) signs his requests himself: none of those credentials go with them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import netrc
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
@@ -24,7 +25,9 @@ import httpx
 from builder import __version__
 from builder.errors import ExternalError, OfflineError, UsageError
 
-_ATTEMPTS = 4
+ATTEMPTS = 4
+"""How often a request is sent at most, the first time included."""
+
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT = httpx.Timeout(30.0, read=60.0)
@@ -32,7 +35,13 @@ _SMALL_BYTES = 64 << 20
 _WHOLE_BYTES = 2 << 30  # what a server without ranges may send in place of a part
 _PACE_SECONDS = 60.0
 _PACE_BYTES = 16 << 10
+_SEND_TIMEOUT = httpx.Timeout(60.0, read=600.0)  # who took gigabytes in has to hash them, too
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_DIRECT: Mapping[str, httpx.BaseTransport | None] = {  # never by way of a proxy
+    "all://localhost": None,
+    "all://127.0.0.1": None,
+    "all://[::1]": None,
+}
 _SIGN_IN = "credentials for this host are taken from ~/.netrc, or from the index URL"
 _GONE = "the file is not there any more; `spark-build lock RECIPE --upgrade` locks what is"
 _HINTS = {
@@ -44,6 +53,17 @@ _HINTS = {
 }
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FINAL = (httpx.TooManyRedirects, httpx.DecodingError, httpx.UnsupportedProtocol)
+_Read = TypeVar("_Read")
+
+
+class RefusedError(ExternalError):
+    """The server answered, with a status that says no."""
+
+    def __init__(self, url: str, status: int, headers: Mapping[str, str]) -> None:
+        message = f"{redact(url)}: the server answered {phrase(status)}"
+        super().__init__(message, hint=_HINTS.get(status))
+        self.status = status
+        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +74,32 @@ class Slice:
     data: bytes
     total: int
     ranged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered, whatever its `status`; the rest may hold secrets and is not shown."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One request: credentials of the client's own go with it where `signed` is not set."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    signed: bool = False
+    redirected: bool = True
+    content: bytes | Iterable[bytes] = b""
+    attempts: int = ATTEMPTS
+
+    @property
+    def timeout(self) -> httpx.Timeout:
+        return _TIMEOUT if isinstance(self.content, bytes) else _SEND_TIMEOUT
 
 
 class Http:
@@ -94,15 +140,20 @@ class Http:
 
     def size(self, url: str) -> int:
         """The size in bytes of what `url` names, from its headers alone."""
-        response, _ = self._send("HEAD", url, {}, limit=0)
-        length = response.headers.get("content-length", "")
-        if not length.isdecimal():
+        size = self.stated_size(url)
+        if size is None:
             raise ExternalError(f"{redact(url)}: the server does not say how large the file is")
-        return int(length)
+        return size
+
+    def stated_size(self, url: str) -> int | None:
+        """As `size`; None where the server does not say it."""
+        response, _ = self._send(_Question("HEAD", url), _whole(url, 0))
+        length = response.headers.get("content-length", "")
+        return int(length) if length.isdecimal() else None
 
     def get(self, url: str) -> bytes:
         """The whole body of `url`; for small files."""
-        return self._send("GET", url, {}, limit=_SMALL_BYTES)[1]
+        return self._send(_Question("GET", url), _whole(url, _SMALL_BYTES))[1]
 
     def read(self, url: str, start: int, size: int) -> Slice:
         """`size` bytes of `url` from `start`; from the end where `start` is negative.
@@ -111,21 +162,26 @@ class Http:
         (RFC 9110 section 14.2), so that the caller can say so.
         """
         wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{start + size - 1}"
-        response, data = self._send("GET", url, {"Range": wanted}, limit=_WHOLE_BYTES)
+        question = _Question("GET", url, {"Range": wanted})
+        response, data = self._send(question, _whole(url, _WHOLE_BYTES))
         if response.status_code != httpx.codes.PARTIAL_CONTENT:
             return Slice(0, data, len(data), ranged=False)
         first, total = _content_range(url, response.headers.get("content-range", ""))
         return Slice(first, data, total, ranged=True)
 
     @contextmanager
-    def stream(self, url: str, start: int = 0) -> Iterator[tuple[int, Iterator[bytes]]]:
+    def stream(
+        self, url: str, start: int = 0, headers: Mapping[str, str] | None = None
+    ) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Yield where the body begins and its chunks; it begins at 0 if ranges are refused.
 
         Only opening the stream is tried again; a body that breaks off raises ExternalError, and
-        the caller asks again from where it got to.
+        the caller asks again from where it got to. `headers`, where given, sign the request.
         """
-        headers = {"Range": f"bytes={start}-"} if start else {}
-        response, _ = self._send("GET", url, headers)
+        ranged = {"Range": f"bytes={start}-"} if start else {}
+        signed = headers is not None
+        question = _Question("GET", url, {**(headers or {}), **ranged}, signed=signed)
+        response = self._send(question, lambda response: _accepted(url, response))
         try:
             partial = response.status_code == httpx.codes.PARTIAL_CONTENT
             first = (
@@ -135,32 +191,62 @@ class Http:
         finally:
             response.close()
 
-    def _send(
-        self, method: str, url: str, headers: Mapping[str, str], *, limit: int | None = None
-    ) -> tuple[httpx.Response, bytes]:
-        """The answer and its body of at most `limit` bytes; without one the body stays unread."""
+    def exchange(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        content: bytes | Iterable[bytes] = b"",
+        limit: int = _SMALL_BYTES,
+        attempts: int = ATTEMPTS,
+    ) -> Answer:
+        """Send a request with just these headers; the answer, whatever its status.
+
+        `content` in chunks cannot be sent twice, and is not; its size in bytes is for the
+        caller to say in Content-Length. A redirect is followed for GET alone: a body is for one
+        server, and to a HEAD it is answer enough. Raises ExternalError where no answer comes, or
+        one of more than `limit` bytes.
+        """
+        question = _Question(
+            method,
+            url,
+            headers,
+            signed=True,
+            redirected=method == "GET",
+            content=content,
+            attempts=attempts if isinstance(content, bytes) else 1,
+        )
+        return self._send(question, lambda response: _answer(url, response, limit))
+
+    def _send(self, question: _Question, read: Callable[[httpx.Response], _Read]) -> _Read:
+        """What `read` makes of the answer; both are tried again where that may help."""
+        url = question.url
         if self._offline:
             raise OfflineError(
                 f"{redact(url)} would have to be read, and the run is offline",
                 hint="run once without --offline; what was fetched stays in the cache",
             )
         client = self._opened()
-        for attempt in range(_ATTEMPTS):
-            last = attempt == _ATTEMPTS - 1
-            request = _request(client, method, url, headers)
+        for attempt in range(question.attempts):
+            last = attempt == question.attempts - 1
+            retry_after = None
+            request = _request(client, question)
             try:
-                response = client.send(request, stream=True)
-                passing = response.status_code in _TRANSIENT and not last
-                body = _body(url, response, limit) if not passing else b""
+                response = client.send(
+                    request,
+                    stream=True,
+                    auth=None if question.signed else httpx.USE_CLIENT_DEFAULT,
+                    follow_redirects=question.redirected,
+                )
+                if response.status_code not in _TRANSIENT or last:
+                    return read(response)
+                response.close()
+                retry_after = response.headers.get("retry-after")
             except httpx.RequestError as error:
                 if last or isinstance(error, _FINAL):
                     raise _unreachable(url, error) from None
-                self._sleep(_pause(attempt, None))
-                continue
-            if passing:
-                self._sleep(_pause(attempt, response.headers.get("retry-after")))
-                continue
-            return response, body
+            self._sleep(_pause(attempt, retry_after))
         raise AssertionError("the last attempt returns or raises")
 
     def _opened(self) -> httpx.Client:
@@ -177,9 +263,7 @@ def _open(auth: httpx.Auth, transport: httpx.BaseTransport | None) -> httpx.Clie
         "Accept-Encoding": "identity",  # sizes and ranges are of the file itself
     }
     try:
-        return httpx.Client(
-            follow_redirects=True, timeout=_TIMEOUT, auth=auth, transport=transport, headers=headers
-        )
+        return httpx.Client(auth=auth, transport=transport, mounts=_DIRECT, headers=headers)
     except (httpx.InvalidURL, ValueError, ImportError):  # their messages may quote a password
         raise UsageError(
             "one of the proxy variables does not hold a proxy that can be used",
@@ -206,6 +290,16 @@ def redact(url: str) -> str:
         return "(a URL that cannot be read)"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def phrase(status: int) -> str:
+    """A status with its name: `404 Not Found` (RFC 9110 section 15)."""
+    return f"{status} {httpx.codes.get_reason_phrase(status)}".rstrip()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine itself, to which an open connection is as good as any."""
+    return host in _LOOPBACK
 
 
 def without_credentials(url: str) -> str:
@@ -246,7 +340,7 @@ class _HostAuth(httpx.Auth):
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         url = request.url
-        private = url.scheme == "https" or url.host in _LOOPBACK
+        private = url.scheme == "https" or is_loopback(url.host)
         auth = self._by_origin.get(_origin(str(url))) or (self._netrc if private else None)
         if auth is None:
             yield request
@@ -271,13 +365,17 @@ def _netrc_auth(path: str) -> httpx.NetRCAuth | None:
         raise UsageError(f"{path}: cannot be read as a netrc file") from None
 
 
-def _request(
-    client: httpx.Client, method: str, url: str, headers: Mapping[str, str]
-) -> httpx.Request:
+def _request(client: httpx.Client, question: _Question) -> httpx.Request:
     try:
-        return client.build_request(method, url, headers=headers)
+        return client.build_request(
+            question.method,
+            question.url,
+            headers=question.headers,
+            content=question.content or None,
+            timeout=question.timeout,
+        )
     except httpx.InvalidURL:  # its message may quote a password
-        raise ExternalError(f"{redact(url)}: not a URL that can be asked for") from None
+        raise ExternalError(f"{redact(question.url)}: not a URL that can be asked for") from None
 
 
 def _content_range(url: str, value: str) -> tuple[int, int]:
@@ -289,25 +387,38 @@ def _content_range(url: str, value: str) -> tuple[int, int]:
         raise ExternalError(f"{redact(url)}: unreadable Content-Range {value!r}") from None
 
 
-def _body(url: str, response: httpx.Response, limit: int | None) -> bytes:
-    """The body, as it was sent; the response of a stream (no limit) stays open."""
+def _accepted(url: str, response: httpx.Response) -> httpx.Response:
+    """The response, still open, if it brings what was asked for and as it is."""
     if response.is_error:
         response.close()
-        raise _refused(url, response)
+        raise RefusedError(url, response.status_code, response.headers)
     if response.headers.get("content-encoding", "identity") != "identity":
         response.close()
         raise ExternalError(
             f"{redact(url)}: the server sends it encoded, though it was asked not to",
             hint="a proxy or mirror on the way compresses; have it leave files alone",
         )
-    if limit is None:
-        return b""
-    if response.request.method == "HEAD":
-        response.close()
-        return b""
+    return response
+
+
+def _whole(url: str, limit: int) -> Callable[[httpx.Response], tuple[httpx.Response, bytes]]:
+    return lambda response: (response, _body(url, _accepted(url, response), limit))
+
+
+def _answer(url: str, response: httpx.Response, limit: int) -> Answer:
+    if not response.is_error:
+        _accepted(url, response)
+    data = _body(url, response, limit)
+    return Answer(response.status_code, response.headers, data)
+
+
+def _body(url: str, response: httpx.Response, limit: int) -> bytes:
+    """The body of at most `limit` bytes; the response is closed."""
     data = bytearray()
     try:
-        for chunk in _at_pace(url, response.iter_bytes()):
+        # What a HEAD announces does not come.
+        chunks = response.iter_bytes() if response.request.method != "HEAD" else iter(())
+        for chunk in _at_pace(url, chunks):
             data += chunk
             if len(data) > limit:
                 raise ExternalError(f"{redact(url)}: the server sends more than {limit} bytes")
@@ -351,9 +462,3 @@ def _unreachable(url: str, error: httpx.RequestError) -> ExternalError:
         f"{redact(url)}: {type(error).__name__}: {error}",
         hint="check the network and the proxy settings, then run the same command again",
     )
-
-
-def _refused(url: str, response: httpx.Response) -> ExternalError:
-    status = f"{response.status_code} {response.reason_phrase}"
-    hint = _HINTS.get(response.status_code)
-    return ExternalError(f"{redact(url)}: the server answered {status}", hint=hint)

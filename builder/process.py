@@ -39,6 +39,7 @@ class Runner(Protocol):
         cwd: Path | None = None,
         check: bool = True,
         timeout_seconds: float | None = None,
+        stdin: str | None = None,
     ) -> Completed:
         """See `run`."""
 
@@ -50,10 +51,12 @@ def run(
     cwd: Path | None = None,
     check: bool = True,
     timeout_seconds: float | None = None,
+    stdin: str | None = None,
 ) -> Completed:
     """Run a program to its end and return what it printed.
 
-    `env` replaces the whole environment where given. Raises MissingError where the program does
+    `env` replaces the whole environment where given; `stdin` is all that the program can read
+    there, nothing where absent, and in no message. Raises MissingError where the program does
     not exist or cannot run here, ToolError where it fails and `check` is set, ExternalError where
     it takes longer than `timeout_seconds`.
     """
@@ -62,7 +65,8 @@ def run(
             list(argv),
             env=None if env is None else dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            input=None if stdin is None else stdin.encode(),
             capture_output=True,
             timeout=timeout_seconds,
             check=False,

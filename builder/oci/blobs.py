@@ -46,17 +46,21 @@ class BlobCache:
 
     def is_sound(self, layer: LayerBlob) -> bool:
         """Whether the layer's file, in the cache or elsewhere, is there and has its digest."""
+        return self.holds(layer.path, layer.digest, layer.size)
+
+    def holds(self, path: Path, digest: str, size: int) -> bool:
+        """Whether the file at `path` is there, has `size` bytes and this digest."""
         try:
-            stamp = _stamp(layer.path)
-            if stamp[0] != layer.size:
+            stamp = _stamp(path)
+            if stamp[0] != size:
                 return False
-            if stamp in self._stamps(layer.digest):
+            if stamp in self._stamps(digest):
                 return True
-            if digest_of_file(layer.path) != layer.digest:
+            if digest_of_file(path) != digest:
                 return False
         except OSError:
             return False
-        self._vouch(layer.digest, stamp)
+        self._vouch(digest, stamp)
         return True
 
     def keep(self, temporary: Path, digest: str) -> Path:

@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ MAX_LAYERS = 127
 
 _DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+_OCI_LAYERS = {"application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _Kind = TypeVar("_Kind")
 
@@ -224,7 +226,7 @@ def _find_image(folder: Path, platform: str) -> Image:
         raw_config = _blob(folder, _field(manifest, "config", dict))
         config = json.loads(raw_config)
         if _platform(config) == platform:
-            return _image(folder, manifest, config, raw=(raw_manifest, raw_config))
+            return read_image(raw_manifest, raw_config, partial(_stored_layer, folder))
         seen.append(_platform(config))
     raise UsageError(
         f"{folder}: holds no image for {platform}, only {', '.join(seen) or 'nothing at all'}"
@@ -245,18 +247,22 @@ def _platform(value: Mapping[str, Any]) -> str:
     return f"{value.get('os')}/{value.get('architecture')}"
 
 
-def _image(
-    folder: Path, manifest: Mapping[str, Any], config: Mapping[str, Any], raw: tuple[bytes, bytes]
-) -> Image:
-    """The image that the two documents describe; `raw` is what they were read from."""
+def read_image(raw_manifest: bytes, raw_config: bytes, find: Callable[[str, int], Path]) -> Image:
+    """The image that a manifest and a config describe; `find` gives a layer's file.
+
+    It is called with the layer's digest and its size in bytes. Raises TypeError or ValueError
+    where the documents are not what manifest.md and config.md say. Docker's names for layer types
+    become OCI's, which mean the same bytes (image-spec, "Compatibility Matrix").
+    """
+    manifest, config = json.loads(raw_manifest), json.loads(raw_config)
     _check_config(config)
     pairs = zip(_field(manifest, "layers", list), config["rootfs"]["diff_ids"], strict=True)
     return Image(
         config=config,
-        layers=tuple(_layer(folder, descriptor, diff_id) for descriptor, diff_id in pairs),
+        layers=tuple(_layer(descriptor, diff_id, find) for descriptor, diff_id in pairs),
         annotations=manifest.get("annotations") or {},
-        read_manifest=raw[0],
-        read_config=raw[1],
+        read_manifest=raw_manifest,
+        read_config=raw_config,
     )
 
 
@@ -330,16 +336,23 @@ def _blob_path(folder: Path, digest: str) -> Path:
     return folder / "blobs" / "sha256" / digest_hex(digest)
 
 
-def _layer(folder: Path, descriptor: Mapping[str, Any], diff_id: str) -> LayerBlob:
+def _layer(
+    descriptor: Mapping[str, Any], diff_id: str, find: Callable[[str, int], Path]
+) -> LayerBlob:
     digest = _field(descriptor, "digest", str)
     size = _field(descriptor, "size", int)
-    path = _blob_path(folder, digest)
-    if not path.is_file() or path.stat().st_size != size:
-        raise UsageError(f"{path}: the layer is missing or cut off")
+    media_type = _field(descriptor, "mediaType", str)
     return LayerBlob(
         digest=digest,
         diff_id=diff_id,
         size=size,
-        media_type=_field(descriptor, "mediaType", str),
-        path=path,
+        media_type=_OCI_LAYERS.get(media_type, media_type),
+        path=find(digest, size),
     )
+
+
+def _stored_layer(folder: Path, digest: str, size: int) -> Path:
+    path = _blob_path(folder, digest)
+    if not path.is_file() or path.stat().st_size != size:
+        raise UsageError(f"{path}: the layer is missing or cut off")
+    return path

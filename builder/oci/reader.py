@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import posixpath
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -72,6 +73,15 @@ def open_members(path: Path, digest: str | None = None) -> Iterator[Iterator[Mem
             yield members
     except _BROKEN as error:
         raise ExternalError(f"{path}: not a readable layer: {error}") from None
+
+
+def member_path(name: str) -> str | None:
+    r"""An entry's name as a path below the root; None for the root itself.
+
+    `..` does not lead out of the root, and bytes that are no UTF-8 are shown as `\xNN`.
+    """
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return posixpath.normpath("/" + text.lstrip("/")).lstrip("/") or None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from builder import http as http_module
 from builder.errors import BuilderError, ExternalError, OfflineError, UsageError
-from builder.http import Http, Slice, redact, without_credentials
+from builder.http import Http, RefusedError, Slice, redact, without_credentials
 from tests.builders import FileServer
 
 URL = "https://files.example/x.whl"
@@ -411,6 +411,14 @@ def test_credentials_are_not_sent_to_where_a_redirect_leads() -> None:
             assert first == 100
     sent = [(request.url.host, "authorization" in request.headers) for request in server.requests]
     assert sent == [("index.example", True), ("cdn.example", False)] * 2
+
+
+def test_a_refusal_has_its_status_and_headers() -> None:
+    response = httpx.Response(401, headers={"WWW-Authenticate": "Basic"})
+    refused = pytest.raises(RefusedError, match="401 Unauthorized")
+    with client(always(response)) as http, refused as caught, http.stream(URL):
+        pass
+    assert (caught.value.status, caught.value.headers["www-authenticate"]) == (401, "Basic")
 
 
 SECRETS = "https://user:hush@index.example/x.whl?token=hush#hush"

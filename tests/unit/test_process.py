@@ -56,6 +56,22 @@ def test_nothing_is_read_from_our_own_stdin() -> None:
     assert done.stdout == "''\n"
 
 
+def test_a_program_reads_what_it_is_given_and_no_more() -> None:
+    code = "import sys; print(sys.stdin.read()[::-1])"
+    assert process.run([PYTHON, "-c", code], stdin="\u00e4b").stdout == "b\u00e4\n"
+    assert process.run([PYTHON, "-c", "pass"], stdin="x" * 1_000_000).returncode == 0
+
+
+def test_what_a_program_was_given_to_read_is_in_no_message() -> None:
+    code = "import sys, time; print(len(sys.stdin.read())); sys.stdout.flush(); time.sleep({})"
+    with pytest.raises(ToolError) as failed:
+        process.run([PYTHON, "-c", code.format("'x'")], stdin="canary")
+    with pytest.raises(ExternalError) as late:
+        process.run([PYTHON, "-S", "-c", code.format(60)], stdin="canary", timeout_seconds=1)
+    for error in (failed.value, late.value):
+        assert "canary" not in f"{error} {error!r} {vars(error)}"
+
+
 def test_the_folder_is_the_one_given(tmp_path: Path) -> None:
     done = process.run([PYTHON, "-c", "import os; print(os.getcwd())"], cwd=tmp_path)
     assert done.stdout.strip() == str(tmp_path.resolve())
