@@ -1,47 +1,52 @@
-"""Requirements in, wheels out: uv resolves for the target's platform and Python, on any host.
-
-uv sees a project file of ours and a configuration file of ours (`--config-file` replaces every
-other one), and an environment in which only what reaches the network passes: proxies,
-certificates, credentials, an index mirror. So the caller's other settings cannot change the answer.
-"""
+"""Requirements in, wheels out: uv resolves for the target's platform and Python, on any host."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-import tomli_w
-import uv
-from packaging.pylock import PackageWheel, Pylock, PylockSelectError, PylockValidationError
+from packaging.pylock import Package, PackageArchive, PackageWheel, Pylock, PylockSelectError
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from builder import process
 from builder.context import Context
-from builder.errors import ExternalError, LockError, MissingError, OfflineError, ToolError
-from builder.http import Http, without_credentials
+from builder.document import nearest
+from builder.errors import LockError, UsageError
+from builder.http import Http, redact, without_credentials
 from builder.lock.model import LockedWheel
-from builder.lock.platforms import markers, uv_platform, wheel_tags
+from builder.lock.platforms import marker_holds, markers, uv_platform, wheel_tags
+from builder.lock.stubs import UNKNOWN_VERSION, Stub, must_stay, pinned_by_name, write_stubs
+from builder.lock.uv import Question, compile_lock, uv_environment, uv_version
 from builder.pool import threads
 from builder.process import Runner
 from builder.scratch import scratch_folder
 
-_PASSES = frozenset(
-    {
-        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL"),
-        *("XDG_CACHE_HOME", "XDG_DATA_HOME", "NETRC"),
-        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-        *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT"),
-        *("UV_CACHE_DIR", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_KEYRING_PROVIDER"),
-        *("UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_INSECURE_HOST", "UV_CREDENTIALS_DIR"),
-        *("UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_CONCURRENT_DOWNLOADS"),
-    }
-)
-_NO_SOLUTION = "No solution found"
+__all__ = [
+    "KEEP",
+    "Request",
+    "Served",
+    "ServedWheel",
+    "Stub",
+    "Upgrade",
+    "pinned_files",
+    "resolve",
+    "uv_environment",
+    "uv_version",
+]
+
+_Chosen = tuple[str, str, PackageWheel | PackageArchive]
+
+_STUBS = "stubs"
+_OVERRIDES = "override-dependencies"
 _SIZE_JOBS = 8
 _PIN = "pin a version that has a wheel for it; packages are not compiled here"
+_YANKED = re.compile(r"^warning: `(?P<name>[^`=]+)==[^`]+` is yanked(?P<rest>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +54,11 @@ class Request:
     """What is to be resolved: PEP 508 `requirements` for CPython `python` (X.Y) on `platform`.
 
     `exclude` names packages that are dropped wherever they are required; `indexes` maps a name to
-    a URL; `pinned` maps a package to the index (by name) that it alone comes from; `settings` are
-    uv's own (`exclude-newer`, `prerelease`, `constraint-dependencies`, `override-dependencies`).
+    a URL; `pinned` maps a package to the index (by name) that it alone comes from, `direct` one to
+    the URL of its wheel; `settings` are uv's own (`exclude-newer`, `prerelease`,
+    `constraint-dependencies`, `override-dependencies`). `stubs` are there already, whatever their
+    wheels would be; `accepted` names those pinned ones that every requirement is taken to be met
+    by.
     """
 
     requirements: tuple[str, ...]
@@ -60,6 +68,9 @@ class Request:
     exclude: tuple[str, ...] = ()
     indexes: Mapping[str, str] = field(default_factory=dict)
     pinned: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
+    stubs: tuple[Stub, ...] = ()
+    accepted: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -79,6 +90,103 @@ KEEP = Upgrade()
 """Nothing moves that does not have to."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedWheel:
+    """A wheel that an index offers now; `sha256` is None where the index does not say it."""
+
+    url: str
+    sha256: str | None
+
+    @property
+    def filename(self) -> str:
+        """The last part of the URL's path, percent-decoded."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What the index has for one pin now: the `wheels` that fit the platform, best or not.
+
+    `yanked` is the reason that was given (PEP 592), empty where none was, None where the version
+    is not yanked; `missing` is what uv says where it cannot be had any more, None where it can.
+    """
+
+    name: str
+    version: str
+    wheels: tuple[ServedWheel, ...] = ()
+    yanked: str | None = None
+    missing: str | None = None
+
+
+def pinned_files(
+    pins: Sequence[tuple[str, str]],
+    request: Request,
+    *,
+    context: Context,
+    run: Runner = process.run,
+) -> tuple[Served, ...]:
+    """What the indexes serve now for exactly these names and versions, in the order of `pins`.
+
+    Only platform, Python, glibc, indexes, `pinned` and `exclude-newer` of `request` count. Nothing
+    is taken from uv's cache, and what a package requires is not looked at. Raises ExternalError
+    where an index cannot be asked.
+    """
+    if not pins:
+        return ()
+    try:
+        return _look_up(pins, request, context, run)
+    except LockError as error:
+        if len(pins) == 1:
+            [(name, version)] = pins
+            return (Served(name=name, version=version, missing=error.message),)
+    # uv tells of one that cannot be had; halving finds all of them in few runs.
+    half = len(pins) // 2
+    first = pinned_files(pins[:half], request, context=context, run=run)
+    return (*first, *pinned_files(pins[half:], request, context=context, run=run))
+
+
+def _look_up(
+    pins: Sequence[tuple[str, str]], request: Request, context: Context, run: Runner
+) -> tuple[Served, ...]:
+    newest = {key: value for key, value in request.settings.items() if key == "exclude-newer"}
+    names = {canonicalize_name(name) for name, _ in pins}
+    pinned = {name: at for name, at in request.pinned.items() if canonicalize_name(name) in names}
+    question = Question(
+        dependencies=tuple(f"{name}=={version}" for name, version in pins),
+        platform=request.platform,
+        python=request.python,
+        glibc=request.glibc,
+        tool=_tool(request.indexes, _sources(pinned)),
+        settings={"prerelease": "allow", **newest},
+        flags=("--no-deps", "--refresh"),
+    )
+    with scratch_folder(context.cache) as folder:
+        answer = compile_lock(question, folder, context=context, run=run)
+    found = {package.name: tuple(_served(package)) for package in answer.pylock.packages}
+    yanked = {match["name"]: match["rest"] for match in _YANKED.finditer(answer.said)}
+    return tuple(
+        Served(
+            name=name,
+            version=version,
+            wheels=found.get(canonicalize_name(name), ()),
+            yanked=_reason(yanked.get(canonicalize_name(name))),
+        )
+        for name, version in pins
+    )
+
+
+def _served(package: Package) -> Iterator[ServedWheel]:
+    for wheel in package.wheels or ():
+        if wheel.url is not None:
+            url = without_credentials(wheel.url)
+            yield ServedWheel(url=url, sha256=wheel.hashes.get("sha256"))
+
+
+def _reason(rest: str | None) -> str | None:
+    """Out of ` (reason: "…")`, which may be absent, and is cut where it has several lines."""
+    return None if rest is None else rest.removeprefix(' (reason: "').removesuffix('")')
+
+
 def resolve(
     request: Request,
     *,
@@ -90,167 +198,200 @@ def resolve(
 ) -> tuple[LockedWheel, ...]:
     """One wheel for each package, in name order, with its hash and its size in bytes.
 
-    Versions in `earlier` stay where they still satisfy the requirements, `upgrade` apart. Raises
-    LockError where the requirements cannot be satisfied by wheels for the platform.
+    What a stub stands for is not among them. Versions in `earlier`, else those of the stubs, stay
+    where they still satisfy the requirements, `upgrade` apart. Raises LockError where the
+    requirements cannot be satisfied by wheels for the platform, UsageError where `upgrade` names a
+    package that has no part in it.
     """
-    if not request.requirements:
-        return ()
-    with scratch_folder(context.cache) as folder:
-        output = _compile(request, folder, context, earlier, upgrade=upgrade, run=run)
-    chosen = _choose(request, _parse(output))
+    request = _settled(request)
+    wheels: tuple[LockedWheel, ...] = ()
+    if request.requirements or request.direct:
+        with scratch_folder(context.cache) as folder:
+            write_stubs(folder / _STUBS, request.stubs, _stub_tag(request))
+            question = _question(request, folder.resolve() / _STUBS, earlier, upgrade)
+            pylock = compile_lock(question, folder, context=context, run=run).pylock
+        wheels = _lock_wheels(_choose(request, pylock), earlier, http)
+    _check_upgrade(upgrade, wheels, request.stubs)
+    return wheels
+
+
+def _settled(request: Request) -> Request:
+    """`request` without the stubs that its own sources replace; LockError where they must not."""
+    chosen = {canonicalize_name(name) for name in (*request.direct, *request.pinned)}
+    guarded = pinned_by_name(request.stubs)
+    for name in sorted(chosen & guarded.keys()):
+        raise must_stay(f"sources.{name}: takes {name} from elsewhere", guarded[name])
+    for text in request.settings.get(_OVERRIDES, ()):
+        name = canonicalize_name(Requirement(text).name)
+        if name in guarded:
+            raise must_stay(f"resolve.overrides: `{text}` is about {name}", guarded[name])
+    _check_fixed(request, guarded)
+    stubs = {stub.key[0]: stub for stub in request.stubs} | guarded
+    kept = tuple(stub for name, stub in stubs.items() if name not in chosen)
+    return replace(request, stubs=kept)
+
+
+def _check_fixed(request: Request, guarded: Mapping[str, Stub]) -> None:
+    """What the recipe itself requires of packages that are there, or come from one URL.
+
+    Asked here because uv forgets a direct requirement's version where the package has a source.
+    """
+    environment = markers(request.platform, request.python)
+    free = {canonicalize_name(name) for name in request.accepted}
+    held = {name: (stub.version, stub.origin) for name, stub in guarded.items() if name not in free}
+    for name, url in request.direct.items():
+        held[canonicalize_name(name)] = (_fitting(name, url, request), redact(url))
+    for text in request.requirements:
+        requirement = Requirement(text)
+        version, where = held.get(canonicalize_name(requirement.name), (UNKNOWN_VERSION, ""))
+        if version == UNKNOWN_VERSION or not marker_holds(requirement.marker, environment):
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            raise LockError(
+                f"the recipe requires {text}; {where} has {version}",
+                hint="correct the version in the recipe",
+            )
+
+
+def _question(
+    request: Request, stubs: Path, earlier: Sequence[LockedWheel], upgrade: Upgrade
+) -> Question:
+    """The upgrade is said by leaving preferences out: uv's own flag would forget the base's too."""
+    pinned = {
+        stub.key: stubs / stub.filename(_stub_tag(request)) for stub in request.stubs if stub.pinned
+    }
+    moving = {canonicalize_name(name) for name in upgrade.packages}
+    paths = {name: {"path": str(path)} for (name, _), path in pinned.items()}
+    urls = {name: {"url": url} for name, url in request.direct.items()}
+    refresh = ["--refresh"] if upgrade.every else []
+    refresh += [part for name in sorted(moving) for part in ("--refresh-package", name)]
+    return Question(
+        dependencies=(
+            *request.requirements,
+            *_unnamed(request),
+            *("==".join(key) for key in pinned),
+        ),
+        platform=request.platform,
+        python=request.python,
+        glibc=request.glibc,
+        tool=_tool(request.indexes, {**_sources(request.pinned), **urls, **paths}),
+        settings=_settings(request, pinned),
+        preferences=tuple(_preferences(request, () if upgrade.every else earlier, moving)),
+        flags=("--quiet", *refresh),
+    )
+
+
+def _unnamed(request: Request) -> list[str]:
+    """Packages with a source that are not required by name; uv minds sources of no others."""
+    named = {canonicalize_name(Requirement(text).name) for text in request.requirements}
+    sourced = {canonicalize_name(name) for name in (*request.direct, *request.pinned)}
+    return sorted(sourced - named)
+
+
+def _tool(indexes: Mapping[str, str], sources: Mapping[str, Any]) -> dict[str, Any]:
+    entries = [
+        {"name": name, "url": url, "explicit": True} for name, url in sorted(indexes.items())
+    ]
+    tool = {"index": entries, "sources": dict(sources)}
+    return {key: value for key, value in tool.items() if value}
+
+
+def _sources(pinned: Mapping[str, str]) -> dict[str, Any]:
+    return {name: {"index": index} for name, index in pinned.items()}
+
+
+def _settings(request: Request, pinned: Mapping[tuple[str, str], Path]) -> dict[str, Any]:
+    """What goes into uv's configuration: the recipe's settings, and where the stubs lie.
+
+    An override drops the source of what it replaces, so it names the stub by its own URL.
+    """
+    names = {canonicalize_name(name) for name in request.accepted}
+    let_through = [
+        f"{name} @ {path.as_uri()}" for (name, _), path in pinned.items() if name in names
+    ]
+    overrides = [*request.settings.get(_OVERRIDES, ()), *let_through]
+    return {
+        "exclude-dependencies": list(request.exclude),
+        **request.settings,
+        **({"find-links": [_STUBS]} if request.stubs else {}),
+        **({_OVERRIDES: overrides} if overrides else {}),
+    }
+
+
+def _stub_tag(request: Request) -> str:
+    """The best tag of the platform, as far as uv knows it (PEP 425)."""
+    machine, _, system = uv_platform(request.platform, request.glibc).partition("-")
+    interpreter = f"cp{request.python.replace('.', '')}"
+    return f"{interpreter}-{interpreter}-{system}_{machine}"
+
+
+def _preferences(
+    request: Request, earlier: Sequence[LockedWheel], moving: Container[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Earlier versions, so that what was replaced before stays so; else what is there already."""
+    kept = {wheel.name: _preference(wheel) for wheel in earlier}
+    there = {
+        stub.key[0]: dict(zip(("name", "version"), stub.key, strict=True)) for stub in request.stubs
+    }
+    for name, entry in sorted({**there, **kept}.items()):
+        if name not in moving:
+            yield entry
+
+
+def _preference(wheel: LockedWheel) -> dict[str, Any]:
+    wheels = [{"url": wheel.url, "hashes": {"sha256": wheel.sha256}}]
+    return {"name": wheel.name, "version": wheel.version, "wheels": wheels}
+
+
+def _fitting(name: str, url: str, request: Request) -> str:
+    """The version of the wheel at `url`, where it is one of `name` and for the platform."""
+    filename = ServedWheel(url=url, sha256=None).filename
+    try:
+        found, version, _, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        raise LockError(f"{name}: {redact(url)} does not end in a wheel's name") from None
+    if found != canonicalize_name(name):
+        raise LockError(f"{name}: {redact(url)} is a wheel of {found}")
+    if tags.isdisjoint(wheel_tags(request.platform, request.python, request.glibc)):
+        raise LockError(
+            f"{name}: {redact(url)} does not run on {request.platform} with Python "
+            f"{request.python} and glibc {request.glibc}",
+            hint="name the wheel for that platform",
+        )
+    return str(version)
+
+
+def _check_upgrade(upgrade: Upgrade, wheels: Sequence[LockedWheel], stubs: Sequence[Stub]) -> None:
+    """A mistyped name must not pass for one that has nothing newer."""
+    known = {wheel.name for wheel in wheels}
+    there = {stub.key[0]: stub for stub in stubs}
+    for name in map(canonicalize_name, upgrade.packages):
+        if name in there and name not in known and there[name].pinned:
+            raise UsageError(
+                f"--upgrade-package {name}: {there[name].version} is there already and must stay",
+                hint="another base brings another one",
+            )
+        if name not in known | there.keys():
+            meant = nearest(name, known)
+            raise UsageError(
+                f"--upgrade-package {name}: nothing in the lock is called so",
+                hint=f"did you mean `{meant}`?" if meant else "the lock names every package",
+            )
+
+
+def _lock_wheels(
+    chosen: Sequence[_Chosen], earlier: Sequence[LockedWheel], http: Http
+) -> tuple[LockedWheel, ...]:
     known = {wheel.sha256: wheel.size for wheel in earlier}
     with threads(_SIZE_JOBS) as pool:
         return tuple(pool.map(lambda item: _locked(item, known, http), chosen))
 
 
-def uv_version() -> str:
-    """The version of the uv that resolves, such as `0.13.8`."""
-    done = process.run([_uv(), "--version"], env={})
-    return done.stdout.split()[1]
-
-
-def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of the caller's environment that uv may see."""
-    passed = {key: value for key, value in environ.items() if key in _PASSES or _credential(key)}
-    mirror = None if {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & passed.keys() else _mirror(environ)
-    if mirror is not None:
-        passed["UV_DEFAULT_INDEX"] = mirror
-    return passed | {"UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
-
-
-def _credential(key: str) -> bool:
-    return key.startswith("UV_INDEX_") and key.endswith(("_USERNAME", "_PASSWORD"))
-
-
-def _mirror(environ: Mapping[str, str]) -> str | None:
-    """The default index of the user's own uv configuration, else of pip's variable, if any."""
-    home = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
-    try:
-        settings = tomllib.loads((Path(home) / "uv" / "uv.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = {}
-    indexes = settings.get("index")
-    for index in indexes if isinstance(indexes, list) else ():
-        if isinstance(index, dict) and index.get("default") and "url" in index:
-            return str(index["url"])
-    pip = settings.get("pip")
-    named = settings.get("index-url") or (pip.get("index-url") if isinstance(pip, dict) else None)
-    return str(named or environ.get("PIP_INDEX_URL") or "") or None
-
-
-def _uv() -> str:
-    try:
-        return uv.find_uv_bin()
-    except FileNotFoundError as error:
-        raise MissingError(
-            f"uv is not installed: {error}", hint="install it: `pip install uv`"
-        ) from None
-
-
-def _compile(
-    request: Request,
-    folder: Path,
-    context: Context,
-    earlier: Sequence[LockedWheel],
-    *,
-    upgrade: Upgrade,
-    run: Runner,
-) -> str:
-    """The pylock that uv writes for `request`; `folder` is ours and empty."""
-    (folder / "pyproject.toml").write_text(_project(request), encoding="utf-8")
-    (folder / "uv.toml").write_text(_settings(request), encoding="utf-8")
-    output = folder / "pylock.toml"
-    if earlier:
-        output.write_text(_preferences(earlier), encoding="utf-8")
-    argv = [_uv(), *_arguments(request, upgrade), "--output-file", output.name]
-    argv += ["--offline"] if context.offline else []
-    try:
-        run(argv, env=uv_environment(context.environ), cwd=folder)
-    except ToolError as error:
-        raise _explained(error, context) from None
-    return output.read_text(encoding="utf-8")
-
-
-def _parse(output: str) -> Pylock:
-    try:
-        return Pylock.from_dict(tomllib.loads(output))
-    except (tomllib.TOMLDecodeError, PylockValidationError) as error:
-        raise ExternalError(
-            f"uv wrote a lock that cannot be read: {error}",
-            hint="upgrade uv and spark-build to versions that go together",
-        ) from None
-
-
-def _arguments(request: Request, upgrade: Upgrade) -> list[str]:
-    platform = uv_platform(request.platform, request.glibc)
-    return [
-        *("pip", "compile", "pyproject.toml", "--config-file", "uv.toml"),
-        *("--format", "pylock.toml", "--no-header", "--quiet"),
-        *("--python-platform", platform, "--python-version", request.python),
-        *("--only-binary", ":all:"),
-        *(["--upgrade"] if upgrade.every else []),
-        *(part for name in upgrade.packages for part in ("--upgrade-package", name)),
-    ]
-
-
-def _explained(error: ToolError, context: Context) -> Exception:
-    """What uv printed as a failure of ours: unsatisfiable, offline, or the tool itself."""
-    said = [line for line in error.stderr.strip().splitlines() if not line.startswith("warning:")]
-    text = "\n".join(said)
-    if context.offline and ("network" in text or "cache" in text):
-        return OfflineError(
-            f"the lock has to be resolved, and the run is offline:\n{text}",
-            hint="run `spark-build lock RECIPE` once without --offline",
-        )
-    if _NO_SOLUTION in text:
-        hint = "loosen or correct the requirements that uv names; only wheels can be locked"
-        return LockError(f"no set of wheels satisfies the recipe:\n{text}", hint=hint)
-    return ExternalError(f"uv could not resolve the recipe:\n{text}", hint=error.hint)
-
-
-def _project(request: Request) -> str:
-    document: dict[str, Any] = {
-        "project": {
-            "name": "spark-build-recipe",
-            "version": "0",
-            "requires-python": f"=={request.python}.*",
-            "dependencies": list(request.requirements),
-        }
-    }
-    if request.indexes:
-        document["tool"] = {
-            "uv": {
-                "index": [
-                    {"name": name, "url": url, "explicit": True}
-                    for name, url in sorted(request.indexes.items())
-                ],
-                "sources": {name: {"index": index} for name, index in request.pinned.items()},
-            }
-        }
-    return tomli_w.dumps(document)
-
-
-def _settings(request: Request) -> str:
-    return tomli_w.dumps({"exclude-dependencies": list(request.exclude), **request.settings})
-
-
-def _preferences(earlier: Sequence[LockedWheel]) -> str:
-    """An earlier resolution in the form that uv reads versions to keep from."""
-    packages = [
-        {
-            "name": wheel.name,
-            "version": wheel.version,
-            "wheels": [{"url": wheel.url, "hashes": {"sha256": wheel.sha256}}],
-        }
-        for wheel in earlier
-    ]
-    return tomli_w.dumps({"lock-version": "1.0", "created-by": "uv", "packages": packages})
-
-
-def _choose(request: Request, pylock: Pylock) -> list[tuple[str, str, PackageWheel]]:
+def _choose(request: Request, pylock: Pylock) -> list[_Chosen]:
     """Name, version and the best wheel of every package (PEP 751, "Installation")."""
     environment = markers(request.platform, request.python)
     tags = wheel_tags(request.platform, request.python, request.glibc)
+    there = {stub.key[0]: Version(stub.version) for stub in request.stubs}
     try:
         selected = list(pylock.select(environment=environment, tags=tags))
     except PylockSelectError as error:
@@ -259,7 +400,9 @@ def _choose(request: Request, pylock: Pylock) -> list[tuple[str, str, PackageWhe
         ) from None
     chosen = []
     for package, source in selected:
-        if not isinstance(source, PackageWheel) or package.version is None:
+        if package.name in there and package.version == there[package.name]:
+            continue
+        if not isinstance(source, PackageWheel | PackageArchive) or package.version is None:
             raise LockError(
                 f"{package.name}: has no wheel for {request.platform} and Python {request.python}",
                 hint=_PIN,
@@ -268,13 +411,16 @@ def _choose(request: Request, pylock: Pylock) -> list[tuple[str, str, PackageWhe
     return sorted(chosen, key=lambda item: item[0])
 
 
-def _locked(
-    item: tuple[str, str, PackageWheel], known: Mapping[str, int], http: Http
-) -> LockedWheel:
+def _locked(item: _Chosen, known: Mapping[str, int], http: Http) -> LockedWheel:
     name, version, wheel = item
     sha256 = wheel.hashes.get("sha256")
     if wheel.url is None or sha256 is None:
         raise LockError(f"{name} {version}: the index gives no URL or no sha256 for its wheel")
+    if not wheel.url.startswith(("http://", "https://")):
+        raise LockError(
+            f"{name} {version}: comes from {redact(wheel.url)}, which other hosts do not have",
+            hint="take an index that is reached by https",
+        )
     size = wheel.size if wheel.size is not None else known.get(sha256)
     return LockedWheel(
         name=name,

@@ -1,92 +1,29 @@
-"""Resolving: what uv is asked, what it may see, and what becomes of each of its answers."""
+"""Resolving: what uv is asked, and what becomes of each of its answers."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import tomli_w
 
-from builder import process
 from builder.context import Context
-from builder.errors import (
-    BuilderError,
-    ExternalError,
-    LockError,
-    MissingError,
-    OfflineError,
-    ToolError,
-)
+from builder.errors import ExternalError, LockError, UsageError
 from builder.http import Http
 from builder.lock.model import LockedWheel
-from builder.lock.wheels import Request, Upgrade, resolve, uv_environment, uv_version
-from builder.process import Completed
+from builder.lock.stubs import Stub
+from builder.lock.wheels import Request, Served, ServedWheel, Upgrade, pinned_files, resolve
+from tests.fake_uv import NO_SOLUTION, SHA256, Uv, package, pylock, wheel
 
 REQUEST = Request(
     requirements=("numpy>=2", "torch==2.9.0"), platform="linux/arm64", python="3.13", glibc="2.41"
 )
-SHA256 = "a" * 64
-
-
-def wheel(filename: str, **changes: Any) -> dict[str, Any]:
-    entry = {
-        "url": f"https://files.example/{filename}",
-        "size": 1000,
-        "hashes": {"sha256": SHA256},
-        **changes,
-    }
-    return {key: value for key, value in entry.items() if value is not None}
-
-
-def package(
-    name: str, *wheels: dict[str, Any], version: str = "1.0", **more: Any
-) -> dict[str, Any]:
-    found = {"wheels": list(wheels)} if wheels else {}
-    return {"name": name, "version": version, **found, **more}
-
-
-def pylock(*packages: dict[str, Any]) -> str:
-    return tomli_w.dumps({"lock-version": "1.0", "created-by": "uv", "packages": list(packages)})
-
-
+TORCH = Stub(name="torch", version="2.10.0a0", requires=("numpy",), pinned=True)
 NUMPY = package("numpy", wheel("numpy-1.0-cp313-cp313-manylinux_2_28_aarch64.whl"))
-
-
-@dataclass
-class Uv:
-    """Stands in for uv: leaves `answer` as the lock, or fails with what it `says`."""
-
-    answer: str | None = None
-    says: str | None = None
-    argv: list[str] = field(default_factory=list)
-    env: Mapping[str, str] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        check: bool = True,
-        timeout_seconds: float | None = None,
-    ) -> Completed:
-        assert cwd is not None
-        assert env is not None
-        self.argv, self.env = list(argv), env
-        self.files = {
-            path.name: tomllib.loads(path.read_text()) for path in cwd.iterdir() if path.is_file()
-        }
-        if self.says is not None:
-            raise ToolError("uv … ended with status 1", returncode=1, stderr=self.says)
-        if self.answer is not None:
-            (cwd / "pylock.toml").write_text(self.answer)
-        return Completed(tuple(argv), 0, "", "")
 
 
 def http_of(sizes: Mapping[str, int] | None = None) -> Http:
@@ -118,9 +55,10 @@ def test_uv_is_asked_for_the_target_and_for_wheels_only(context: Context) -> Non
     assert Path(uv.argv[0]).name == "uv"
     assert uv.argv[1:] == [
         *("pip", "compile", "pyproject.toml", "--config-file", "uv.toml"),
-        *("--format", "pylock.toml", "--no-header", "--quiet"),
+        *("--format", "pylock.toml", "--no-header"),
         *("--python-platform", "aarch64-manylinux_2_40", "--python-version", "3.13"),
-        *("--only-binary", ":all:", "--output-file", "pylock.toml"),
+        *("--python", sys.executable),
+        *("--only-binary", ":all:", "--quiet", "--output-file", "pylock.toml"),
     ]
     assert uv.files["pyproject.toml"] == {
         "project": {
@@ -159,34 +97,68 @@ def test_indexes_pins_and_settings_reach_uv(context: Context) -> None:
     }
 
 
+EARLIER = (
+    LockedWheel(
+        name="numpy", version="0.9", url="https://n.example/n.whl", sha256="b" * 64, size=9
+    ),
+    LockedWheel(name="six", version="0.1", url="https://n.example/s.whl", sha256="c" * 64, size=9),
+)
+
+
 @pytest.mark.parametrize(
-    ("upgrade", "flags"),
+    ("upgrade", "flags", "kept"),
     [
-        (Upgrade(), []),
-        (Upgrade(every=True), ["--upgrade"]),
+        (Upgrade(), [], {"numpy": "0.9", "six": "0.1", "sympy": "1.14"}),
+        (Upgrade(every=True), ["--refresh"], {"numpy": "0.8", "sympy": "1.14"}),
         (
-            Upgrade(packages=("numpy", "torch")),
-            ["--upgrade-package", "numpy", "--upgrade-package", "torch"],
+            Upgrade(packages=("NumPy", "sympy")),
+            ["--refresh-package", "numpy", "--refresh-package", "sympy"],
+            {"six": "0.1"},
         ),
     ],
 )
-def test_earlier_versions_are_preferred_and_upgrades_named(
-    context: Context, upgrade: Upgrade, flags: list[str]
+def test_earlier_versions_go_before_the_bases_and_an_upgrade_forgets_them(
+    context: Context, upgrade: Upgrade, flags: list[str], kept: dict[str, str]
 ) -> None:
-    uv = Uv(pylock(NUMPY))
-    earlier = LockedWheel(
-        name="numpy", version="0.9", url="https://files.example/n.whl", sha256="b" * 64, size=9
+    """uv's own --upgrade would forget the base's versions as well, and replace all of it."""
+    uv = Uv(pylock(NUMPY, package("six", wheel("six-1.0-py3-none-any.whl"))))
+    base = tuple(
+        Stub(name=name, version=version, pinned=False)
+        for name, version in (("numpy", "0.8"), ("sympy", "1.14"))
     )
-    run(context, uv, earlier=[earlier], upgrade=upgrade)
-    assert [flag for flag in uv.argv if "upgrade" in flag or flag in flags] == flags
-    assert uv.files["pylock.toml"]["packages"] == [
-        {
-            "name": "numpy",
-            "version": "0.9",
-            "wheels": [{"url": "https://files.example/n.whl", "hashes": {"sha256": "b" * 64}}],
-        }
-    ]
+    run(context, uv, replace(REQUEST, stubs=base), earlier=EARLIER, upgrade=upgrade)
+    start = uv.argv.index("--quiet") + 1
+    assert uv.argv[start : uv.argv.index("--output-file")] == flags
+    preferred = uv.files["pylock.toml"]["packages"]
+    assert {entry["name"]: entry["version"] for entry in preferred} == kept
     assert bool(upgrade) == bool(flags)
+
+
+def test_an_earlier_wheel_is_named_with_its_hash(context: Context) -> None:
+    uv = Uv(pylock(NUMPY))
+    run(context, uv, earlier=EARLIER[:1])
+    wheels = [{"url": "https://n.example/n.whl", "hashes": {"sha256": "b" * 64}}]
+    assert uv.files["pylock.toml"]["packages"] == [
+        {"name": "numpy", "version": "0.9", "wheels": wheels}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "hint"),
+    [
+        ("nunpy", "nothing in the lock is called so", "did you mean `numpy`?"),
+        ("xyz", "nothing in the lock is called so", "the lock names every package"),
+        ("Torch", "2.10.0a0 is there already and must stay", "another base brings another one"),
+    ],
+)
+def test_an_upgrade_of_what_is_not_there_is_refused(
+    context: Context, name: str, says: str, hint: str
+) -> None:
+    request = replace(REQUEST, requirements=("numpy",), stubs=(TORCH,))
+    with pytest.raises(UsageError) as caught:
+        run(context, Uv(pylock(NUMPY)), request, upgrade=Upgrade(packages=(name,)))
+    assert caught.value.message == f"--upgrade-package {name.lower()}: {says}"
+    assert caught.value.hint == hint
 
 
 def test_offline_is_handed_on(context: Context) -> None:
@@ -197,117 +169,6 @@ def test_offline_is_handed_on(context: Context) -> None:
 
 def test_no_requirements_need_no_uv(context: Context) -> None:
     assert run(context, Uv(), replace(REQUEST, requirements=())) == ()
-
-
-PASSED = {
-    "PATH": "/usr/bin",
-    "HOME": "/home/me",
-    "HTTPS_PROXY": "http://proxy.example:3128",
-    "no_proxy": "localhost",
-    "SSL_CERT_FILE": "/etc/ca.pem",
-    "NETRC": "/home/me/netrc",
-    "UV_INDEX_OURS_USERNAME": "me",
-    "UV_INDEX_OURS_PASSWORD": "hush",
-    "UV_CACHE_DIR": "/cache",
-    "UV_SYSTEM_CERTS": "1",
-    "UV_DEFAULT_INDEX": "https://index.example/simple",
-}
-KEPT_OUT = {
-    "UV_INDEX": "https://more.example/simple",
-    "UV_EXTRA_INDEX_URL": "https://more.example/simple",
-    "UV_FIND_LINKS": "/wheels",
-    "UV_INDEX_STRATEGY": "unsafe-best-match",
-    "UV_PRERELEASE": "allow",
-    "UV_RESOLUTION": "lowest",
-    "UV_EXCLUDE_NEWER": "2020-01-01",
-    "UV_CONSTRAINT": "/c.txt",
-    "UV_OVERRIDE": "/o.txt",
-    "UV_BUILD_CONSTRAINT": "/c.txt",
-    "UV_CONFIG_FILE": "/uv.toml",
-    "UV_NO_CONFIG": "1",
-    "UV_NO_INDEX": "1",
-    "UV_NO_BINARY": "1",
-    "UV_TORCH_BACKEND": "cpu",
-    "UV_PYTHON": "3.9",
-    "UV_PYTHON_PLATFORM": "windows",
-    "UV_CUSTOM_COMPILE_COMMAND": "x",
-    "UV_FORK_STRATEGY": "fewest",
-    "UV_OFFLINE": "1",
-    "PIP_INDEX_URL": "https://other.example/simple",
-    "PIP_EXTRA_INDEX_URL": "https://more.example/simple",
-    "PIP_CONSTRAINT": "/etc/pip/constraint.txt",
-    "PIP_REQUIRE_HASHES": "1",
-    "VIRTUAL_ENV": "/venv",
-    "CONDA_PREFIX": "/conda",
-    "PYTHONPATH": "/lib",
-    "AWS_SECRET_ACCESS_KEY": "hush",
-}
-OURS = {"UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
-
-
-def test_only_what_reaches_the_network_passes(context: Context) -> None:
-    """NGC sets PIP_CONSTRAINT, CI sets UV_*: neither may change what is resolved."""
-    uv = Uv(pylock(NUMPY))
-    run(replace(context, environ={**PASSED, **KEPT_OUT}), uv)
-    assert uv.env == {**PASSED, **OURS}
-
-
-def test_our_own_settings_cannot_be_taken_over() -> None:
-    hostile = {"UV_PYTHON_DOWNLOADS": "automatic", "UV_NO_PROGRESS": "0", "NO_COLOR": ""}
-    assert uv_environment(hostile) == OURS
-
-
-def write_config(home: Path, text: str) -> Path:
-    path = home / ".config" / "uv" / "uv.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    return home
-
-
-OTHER = 'index-strategy = "unsafe-best-match"\n[[index]]\nname = "x"\nurl = "https://x.example"\n'
-
-
-@pytest.mark.parametrize(
-    ("config", "pip", "mirror"),
-    [
-        ("", None, None),
-        ("", "https://pip.example/simple", "https://pip.example/simple"),
-        ('index-url = "https://uv.example/simple"', None, "https://uv.example/simple"),
-        (f"{OTHER}default = true\nfurther = 1\n", "https://pip.example", "https://x.example"),
-        (OTHER, "https://pip.example", "https://pip.example"),
-        ("not toml [", "https://pip.example", "https://pip.example"),
-        ('[pip]\nindex-url = "https://uv.example/simple"', None, "https://uv.example/simple"),
-        ("pip = 7", None, None),
-        ("index = 7", None, None),
-        ("index = [7, {default = true}]", None, None),
-    ],
-)
-def test_a_mirror_comes_from_the_users_uv_or_pip(
-    tmp_path: Path, config: str, pip: str | None, mirror: str | None
-) -> None:
-    environ = {"HOME": str(write_config(tmp_path, config))}
-    environ |= {"PIP_INDEX_URL": pip} if pip else {}
-    assert uv_environment(environ).get("UV_DEFAULT_INDEX") == mirror
-
-
-@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX_URL"])
-def test_uvs_own_variable_goes_first(tmp_path: Path, name: str) -> None:
-    home = write_config(tmp_path, 'index-url = "https://uv.example/simple"')
-    environ = {
-        "HOME": str(home),
-        name: "https://own.example",
-        "PIP_INDEX_URL": "https://pip.example",
-    }
-    found = uv_environment(environ)
-    assert {key: value for key, value in found.items() if "INDEX" in key} == {
-        name: "https://own.example"
-    }
-
-
-def test_the_configuration_is_looked_for_where_xdg_says(tmp_path: Path) -> None:
-    write_config(tmp_path, 'index-url = "https://uv.example/simple"')
-    environ = {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path / ".config")}
-    assert uv_environment(environ)["UV_DEFAULT_INDEX"] == "https://uv.example/simple"
 
 
 def test_the_best_wheel_of_each_package_is_locked_in_name_order(context: Context) -> None:
@@ -385,8 +246,10 @@ def test_credentials_of_an_index_do_not_get_into_the_lock(context: Context) -> N
             "numpy",
             wheel("numpy-1.0-py3-none-any.whl", url=None, path="numpy-1.0-py3-none-any.whl"),
         ),
+        package("numpy", wheel("x", url="file:///srv/numpy-1.0-py3-none-any.whl")),
+        package("numpy", archive={"path": "numpy-1.0.whl", "hashes": {"sha256": SHA256}}),
     ],
-    ids=["sdist", "python", "glibc", "sdist-too", "directory", "md5", "path"],
+    ids=["sdist", "python", "glibc", "sdist-too", "directory", "md5", "path", "file", "archive"],
 )
 def test_a_package_without_a_wheel_for_the_target_is_refused(
     context: Context, entry: dict[str, Any]
@@ -395,67 +258,243 @@ def test_a_package_without_a_wheel_for_the_target_is_refused(
         run(context, Uv(pylock(entry)))
 
 
-@pytest.mark.parametrize("answer", ["", "not toml [", 'lock-version = "7.0"', "packages = 7"])
-def test_an_answer_that_is_no_lock_is_an_error_of_uvs(context: Context, answer: str) -> None:
-    with pytest.raises(ExternalError, match="uv wrote a lock that cannot be read"):
-        run(context, Uv(answer))
+STUB_TAG = "cp313-cp313-manylinux_2_40_aarch64"
 
 
-NO_SOLUTION = """\
-warning: something
-  x No solution found when resolving dependencies:
-  ╰─▶ Because there is no version of numpy>=99 and you require numpy>=99, we can conclude …
-"""
+def test_stubs_are_pinned_by_path_the_others_found_in_their_folder(context: Context) -> None:
+    uv = Uv(pylock(NUMPY))
+    numpy = Stub(name="numpy", version="0.8", pinned=False)
+    run(context, uv, replace(REQUEST, requirements=("numpy",), stubs=(TORCH, numpy)))
+    torch = f"torch-2.10.0a0-999-{STUB_TAG}.whl"
+    assert uv.stubs == [f"numpy-0.8-999-{STUB_TAG}.whl", torch]
+    project = uv.files["pyproject.toml"]
+    assert project["project"]["dependencies"] == ["numpy", "torch==2.10.0a0"]
+    path = Path(project["tool"]["uv"]["sources"]["torch"]["path"])
+    assert path.is_absolute()
+    assert path.parts[-2:] == ("stubs", torch)
+    assert uv.files["uv.toml"]["find-links"] == ["stubs"]
+    assert uv.files["pylock.toml"]["packages"] == [
+        {"name": "numpy", "version": "0.8"},
+        {"name": "torch", "version": "2.10.0a0"},
+    ]
+
+
+def test_what_equals_a_stub_is_not_locked(context: Context) -> None:
+    """Whether uv took the stub itself or the index's wheel of the same version."""
+    answer = pylock(
+        package(
+            "torch",
+            version="2.10.0a0",
+            archive={"path": "stubs/t.whl", "hashes": {"sha256": SHA256}},
+        ),
+        package(
+            "numpy",
+            wheel("x", url="file:///tmp/stubs/numpy-0.8-py3-none-any.whl"),
+            wheel("numpy-0.8-py3-none-any.whl"),
+            version="0.8",
+        ),
+        package("sympy", wheel("sympy-2.0-py3-none-any.whl"), version="2.0"),
+    )
+    stubs = (
+        TORCH,
+        Stub(name="numpy", version="0.8.0", pinned=False),
+        Stub(name="sympy", version="1.14", pinned=False),
+    )
+    found = run(context, Uv(answer), replace(REQUEST, requirements=("sympy>=2",), stubs=stubs))
+    assert [(entry.name, entry.version) for entry in found] == [("sympy", "2.0")]
+
+
+def test_a_stub_that_every_requirement_is_taken_to_be_met_by(context: Context) -> None:
+    uv = Uv(pylock(NUMPY))
+    request = replace(
+        REQUEST,
+        requirements=("numpy", "torch==2.11.0"),
+        stubs=(TORCH,),
+        accepted=("Torch",),
+        settings={"override-dependencies": ["scipy<2"]},
+    )
+    run(context, uv, request)
+    first, second = uv.files["uv.toml"]["override-dependencies"]
+    assert first == "scipy<2"
+    assert second.startswith("torch @ file:///")
+    assert second.endswith(f"/stubs/torch-2.10.0a0-999-{STUB_TAG}.whl")
 
 
 @pytest.mark.parametrize(
-    ("says", "offline", "kind"),
+    ("changes", "says"),
     [
-        (NO_SOLUTION, False, LockError),
-        (NO_SOLUTION, True, LockError),
-        ("error: Failed to fetch: `https://index.example/simple/numpy/`", False, ExternalError),
         (
-            "error: Network connectivity is disabled, but numpy is needed\n  (network)",
-            True,
-            OfflineError,
+            {"requirements": ("torch==2.11.0",)},
+            "the recipe requires torch==2.11.0; the base has 2.10.0a0",
         ),
-        ("error: numpy was not found in the cache\n", True, OfflineError),
-        ("error: numpy was not found in the cache\n", False, ExternalError),
-        ("", False, ExternalError),
+        (
+            {"direct": {"torch": "https://t.example/torch-2.11.0-py3-none-any.whl"}},
+            "sources.torch: takes torch from elsewhere, and the base has 2.10.0a0",
+        ),
+        (
+            {"pinned": {"Torch": "cu130"}},
+            "sources.torch: takes torch from elsewhere, and the base has 2.10.0a0",
+        ),
+        (
+            {"settings": {"override-dependencies": ["torch==2.11.0"]}},
+            "resolve.overrides: `torch==2.11.0` is about torch, and the base has 2.10.0a0",
+        ),
+        (
+            {
+                "stubs": (
+                    TORCH,
+                    Stub(name="torch", version="3", pinned=True, origin="its repository"),
+                )
+            },
+            "its repository has torch 3, and the base has 2.10.0a0",
+        ),
     ],
 )
-def test_each_failure_of_uv_is_told_by_its_kind(
+def test_nothing_in_a_recipe_replaces_what_is_pinned(
+    context: Context, changes: dict[str, Any], says: str
+) -> None:
+    """Asked before uv is: it forgets a version that is required directly beside a source."""
+    uv = Uv(pylock(NUMPY))
+    with pytest.raises(LockError) as caught:
+        run(context, uv, replace(REQUEST, **{"requirements": (), "stubs": (TORCH,), **changes}))
+    assert caught.value.message.startswith(says)
+    assert not uv.asked
+
+
+def test_a_requirement_that_is_not_for_the_platform_is_not_held_against_a_stub(
     context: Context,
-    says: str,
-    kind: type[BuilderError],
-    *,
-    offline: bool,
 ) -> None:
-    with pytest.raises(BuilderError) as caught:
-        run(replace(context, offline=offline), Uv(says=says))
-    assert type(caught.value) is kind
-    assert "warning:" not in caught.value.message
-    if says:
-        assert says.splitlines()[-1].strip() in caught.value.message
-    assert list((context.cache / "scratch").iterdir()) == []
+    uv = Uv(pylock(NUMPY))
+    requirements = ("numpy", "torch==2.11.0; sys_platform == 'win32'", "vllm>=0.13")
+    vllm = Stub(name="vllm", version="0", pinned=True, origin="its repository")
+    run(context, uv, replace(REQUEST, requirements=requirements, stubs=(TORCH, vllm)))
+    assert len(uv.asked) == 1
 
 
-def test_a_host_without_uv_is_told_what_to_install(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+VLLM_URL = "https://w.example/vllm-0.13.0%2Bcu130-cp38-abi3-manylinux_2_35_aarch64.whl"
+
+
+def test_a_wheel_by_its_url_is_required_and_locked(context: Context) -> None:
+    archive = {"url": VLLM_URL, "hashes": {"sha256": SHA256}}
+    uv = Uv(pylock(NUMPY, package("vllm", version="0.13.0+cu130", archive=archive)))
+    direct = {"vllm": VLLM_URL}
+    stub = Stub(name="vllm", version="0.13.0+cu130", pinned=False)
+    request = replace(REQUEST, requirements=("numpy",), direct=direct, stubs=(stub,))
+    found = run(context, uv, request, sizes={VLLM_URL: 77})
+    assert uv.asked == [["numpy", "vllm"]]
+    assert uv.files["pyproject.toml"]["tool"]["uv"]["sources"] == {"vllm": {"url": VLLM_URL}}
+    assert uv.stubs == []
+    assert found[1] == LockedWheel(
+        name="vllm", version="0.13.0+cu130", url=VLLM_URL, sha256=SHA256, size=77
+    )
+
+
+def test_a_package_of_an_index_is_required_too_since_uv_minds_no_other_source(
+    context: Context,
 ) -> None:
-    def absent() -> str:
-        raise FileNotFoundError("/usr/bin/uv")
-
-    monkeypatch.setattr("uv.find_uv_bin", absent)
-    with pytest.raises(MissingError, match="uv is not installed") as caught:
-        run(context, Uv())
-    assert "pip install uv" in (caught.value.hint or "")
+    uv = Uv(pylock(NUMPY))
+    indexes = {"ours": "https://index.example/simple"}
+    run(context, uv, replace(REQUEST, requirements=("x",), indexes=indexes, pinned={"a-b": "ours"}))
+    assert uv.asked == [["x", "a-b"]]
 
 
-def test_the_version_is_the_one_that_uv_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    def say(argv: Sequence[str], **settings: object) -> Completed:
-        assert argv[1:] == ["--version"]
-        return Completed(tuple(argv), 0, "uv 0.9.8 (85c5d3228 2025-11-07)\n", "")
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("https://w.example/vllm.whl", "does not end in a wheel's name"),
+        ("https://w.example/other-1.0-py3-none-any.whl", "is a wheel of other"),
+        ("https://w.example/vllm-1.0-cp312-cp312-manylinux_2_28_aarch64.whl", "does not run on"),
+        ("https://w.example/vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl", "does not run on"),
+        ("https://w.example/vllm-1.0-cp38-abi3-manylinux_2_99_aarch64.whl", "does not run on"),
+        ("https://w.example/vllm-0.9-py3-none-any.whl", "the recipe requires vllm>=0.10"),
+    ],
+)
+def test_a_url_of_another_wheel_is_refused(context: Context, url: str, says: str) -> None:
+    request = replace(REQUEST, requirements=("vllm>=0.10",), direct={"vllm": url})
+    with pytest.raises(LockError, match=says) as caught:
+        run(context, Uv(pylock(NUMPY)), request)
+    assert url in caught.value.message
 
-    monkeypatch.setattr(process, "run", say)
-    assert uv_version() == "0.9.8"
+
+TORCH_WHEEL = "torch-1.0-py3-none-any.whl"
+
+
+def test_exact_pins_are_looked_up_anew_without_what_they_require(context: Context) -> None:
+    uv = Uv(
+        pylock(NUMPY, package("torch", wheel("x", url=f"https://me:hush@t.example/{TORCH_WHEEL}"))),
+        warnings='warning: `torch==1.0` is yanked (reason: "bad file")\n',
+    )
+    request = replace(
+        REQUEST,
+        indexes={"cu130": "https://torch.example/cu130"},
+        pinned={"torch": "cu130", "vllm": "cu130"},
+        settings={
+            "exclude-newer": "2026-01-01T00:00:00Z",
+            "prerelease": "disallow",
+            "override-dependencies": ["numpy<1"],
+        },
+    )
+    found = pinned_files([("torch", "1.0"), ("numpy", "1.0")], request, context=context, run=uv)
+    assert uv.asked == [["torch==1.0", "numpy==1.0"]]
+    assert {"--no-deps", "--refresh"} < set(uv.argv)
+    assert "--quiet" not in uv.argv
+    assert uv.files["uv.toml"] == {
+        "prerelease": "allow",
+        "exclude-newer": "2026-01-01T00:00:00Z",
+    }
+    assert uv.files["pyproject.toml"]["tool"]["uv"]["sources"] == {"torch": {"index": "cu130"}}
+    torch, numpy = found
+    assert torch == Served(
+        name="torch",
+        version="1.0",
+        wheels=(ServedWheel(url=f"https://t.example/{TORCH_WHEEL}", sha256=SHA256),),
+        yanked="bad file",
+    )
+    assert numpy.yanked is None
+    [only] = numpy.wheels
+    assert only.filename == "numpy-1.0-cp313-cp313-manylinux_2_28_aarch64.whl"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("", None),
+        ("warning: `numpy==1.0` is yanked", ""),
+        ('warning: `numpy==1.0` is yanked (reason: "a "b" (c)")', 'a "b" (c)'),
+        ('warning: `numpy==1.0` is yanked (reason: "one\ntwo")', "one"),
+        ("warning: `numpy-x==1.0` is yanked", None),
+    ],
+)
+def test_a_yanked_version_is_told_with_its_reason(
+    context: Context, said: str, reason: str | None
+) -> None:
+    uv = Uv(pylock(NUMPY), warnings=f"Resolved 1 package in 7ms\n{said}\n")
+    [found] = pinned_files([("numpy", "1.0")], REQUEST, context=context, run=uv)
+    assert found.yanked == reason
+
+
+def test_what_cannot_be_had_is_told_from_the_rest(context: Context) -> None:
+    """Of three, the second is gone: all, then the first, the other two, and each of these."""
+    other = package("six", wheel("six-1.0-py3-none-any.whl"))
+    uv = Uv(answers=[NO_SOLUTION, pylock(NUMPY), NO_SOLUTION, NO_SOLUTION, pylock(other)])
+    pins = [("numpy", "1.0"), ("gone", "2.0"), ("six", "1.0")]
+    found = pinned_files(pins, REQUEST, context=context, run=uv)
+    assert [len(asked) for asked in uv.asked] == [3, 1, 2, 1, 1]
+    assert [entry.name for entry in found] == ["numpy", "gone", "six"]
+    assert [bool(entry.wheels) for entry in found] == [True, False, True]
+    assert found[0].missing is found[2].missing is None
+    assert "No solution found" in (found[1].missing or "")
+
+
+def test_an_index_that_cannot_be_asked_is_no_answer(context: Context) -> None:
+    with pytest.raises(ExternalError):
+        pinned_files(
+            [("numpy", "1.0"), ("six", "1.0")],
+            REQUEST,
+            context=context,
+            run=Uv(says="error: Failed to fetch: `https://index.example/simple/numpy/`"),
+        )
+
+
+def test_no_pins_need_no_uv(context: Context) -> None:
+    assert pinned_files([], REQUEST, context=context, run=Uv()) == ()
