@@ -2,6 +2,9 @@
 
 A file lies at `files/<first two hex digits>/<sha256>` under the cache and is read-only. While it
 is fetched it has the suffix `.part`; the part is locked, so two runs never write it together.
+
+A vendor folder (see `vendor`) holds files in the same places. What is in one is used where it
+lies, once its hash was seen to be right; where that is wrong, the run stops.
 """
 
 from __future__ import annotations
@@ -12,15 +15,18 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from builder.errors import ExternalError, UsageError
-from builder.http import Http, redact
+from builder.http import redact
 from builder.lock.model import LockedFile
+from builder.oci.blobs import BlobCache
+from builder.oci.image import digest_hex, digest_of_file
 from builder.pool import threads
 from builder.progress import Advance, Progress
+from builder.scratch import publish, scratch_folder
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _JOBS = 4
@@ -29,19 +35,35 @@ _PROGRESS_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
 
 
-class Store:
-    """The folder of fetched files under `cache`."""
+class Streams(Protocol):
+    """Where files come from: `Http`, a registry, or what stands before them."""
 
-    def __init__(self, cache: Path) -> None:
-        self._root = cache / "files"
+    def stream(
+        self, url: str, start: int = 0
+    ) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
+        """See `Http.stream`: where the body begins, and its chunks."""
+
+
+class Store:
+    """The folder of fetched files under `cache`, and the vendor folders that stand beside it."""
+
+    def __init__(self, cache: Path, vendored: Sequence[Path] = ()) -> None:
+        self._cache = cache
+        self._vendored = tuple(vendored)
+        self._blobs = BlobCache(cache)
 
     def find(self, file: LockedFile) -> Path | None:
-        """Where the file lies if it is here, whole: its hash was checked on arrival."""
-        path = self._path(file)
+        """Where the file lies if it is here, whole: its hash was checked on arrival.
+
+        Raises ExternalError where a vendor folder holds another file in its place.
+        """
+        path = _place(self._cache, file.sha256)
         try:
-            return path if path.stat().st_size == file.size else None
+            if path.stat().st_size == file.size:
+                return path
         except FileNotFoundError:
-            return None
+            pass
+        return self._find_vendored(file)
 
     def get(self, file: LockedFile) -> Path:
         """Where the file lies; it must have been fetched."""
@@ -55,10 +77,50 @@ class Store:
 
     def missing(self, files: Iterable[LockedFile]) -> tuple[LockedFile, ...]:
         """Those of `files` that are not here, each once."""
-        return tuple({file.sha256: file for file in files if self.find(file) is None}.values())
+        once = {file.sha256: file for file in files}.values()
+        with threads(_JOBS) as pool:  # a vendored file may have to be hashed
+            return tuple(
+                file
+                for file, path in zip(once, pool.map(self.find, once), strict=True)
+                if path is None
+            )
 
-    def fetch(self, files: Sequence[LockedFile], http: Http, progress: Progress, label: str) -> int:
-        """Bring every file here and return how many bytes came over the network.
+    def put(self, data: bytes) -> str:
+        """Keep a small file that came another way; returns its sha256 in hex digits."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        if self.read(sha256) is None:
+            with scratch_folder(self._cache) as folder:
+                source = folder / "file"
+                source.write_bytes(data)
+                self.take(source)
+        return sha256
+
+    def take(self, source: Path) -> LockedFile:
+        """Take in a file, out of a scratch folder of the cache, that was made here."""
+        size = source.stat().st_size
+        sha256 = digest_hex(digest_of_file(source))
+        source.chmod(0o444)
+        publish(source, _place(self._cache, sha256), self._cache)
+        return LockedFile(url="", sha256=sha256, size=size)
+
+    def read(self, sha256: str) -> bytes | None:
+        """What a small file holds, None where it is not here; ExternalError as for `find`."""
+        for folder in (self._cache, *self._vendored):
+            path = _place(folder, sha256)
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            if hashlib.sha256(data).hexdigest() == sha256:
+                return data
+            if folder != self._cache:
+                raise _damaged(path)
+        return None
+
+    def fetch(
+        self, files: Sequence[LockedFile], source: Streams, progress: Progress, label: str
+    ) -> int:
+        """Bring every file here that no vendor folder has; returns how many bytes came.
 
         Raises ExternalError where one cannot be had or does not have the locked hash; the files
         that came before stay.
@@ -70,17 +132,20 @@ class Store:
         with progress.task(label, total) as advance, threads(_JOBS) as pool:
             # Large files first: a small one that comes last does not keep the others waiting.
             order = sorted(wanted, key=lambda file: -file.size)
-            pending = [pool.submit(self._fetch_one, file, http, advance) for file in order]
+            pending = [pool.submit(self._fetch_one, file, source, advance) for file in order]
             return sum(task.result() for task in as_completed(pending))
 
-    def _path(self, file: LockedFile) -> Path:
-        # It becomes a path: whoever made the lock, nothing else may get this far.
-        if not _SHA256.fullmatch(file.sha256):
-            raise UsageError(f"{file.filename}: {file.sha256!r} is no sha256 in small hex digits")
-        return self._root / file.sha256[:2] / file.sha256
+    def _find_vendored(self, file: LockedFile) -> Path | None:
+        for folder in self._vendored:
+            path = _place(folder, file.sha256)
+            if os.path.lexists(path):
+                if not self._blobs.holds(path, f"sha256:{file.sha256}", file.size):
+                    raise _damaged(path, file)
+                return path
+        return None
 
-    def _fetch_one(self, file: LockedFile, http: Http, advance: Advance) -> int:
-        path = self._path(file)
+    def _fetch_one(self, file: LockedFile, source: Streams, advance: Advance) -> int:
+        path = _place(self._cache, file.sha256)
         part = path.with_name(path.name + ".part")
         part.parent.mkdir(parents=True, exist_ok=True)
         with _locked(part) as handle:
@@ -88,7 +153,7 @@ class Store:
                 part.unlink(missing_ok=True)
                 advance(file.size)
                 return 0
-            download = _Download(file, http, handle, advance)
+            download = _Download(file, source, handle, advance)
             try:
                 download.run()
             except _WrongFileError:
@@ -99,6 +164,21 @@ class Store:
             part.rename(path)
             path.chmod(0o444)  # not before: a part that is left must stay writable
         return download.received
+
+
+def _place(folder: Path, sha256: str) -> Path:
+    # It becomes a path: whoever made the lock, nothing else may get this far.
+    if not _SHA256.fullmatch(sha256):
+        raise UsageError(f"{sha256!r} is no sha256 in small hex digits")
+    return folder / "files" / sha256[:2] / sha256
+
+
+def _damaged(path: Path, file: LockedFile | None = None) -> ExternalError:
+    name = f" ({file.filename})" if file is not None else ""
+    return ExternalError(
+        f"{path}{name}: not the file that it was when it was vendored: its size or sha256 differs",
+        hint="delete it and vendor again, or take the folder from where it came",
+    )
 
 
 class _WrongFileError(ExternalError):
@@ -131,8 +211,10 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
 class _Download:
     """One file on its way into `handle`: its hash so far, and the bytes received for it."""
 
-    def __init__(self, file: LockedFile, http: Http, handle: BinaryIO, advance: Advance) -> None:
-        self._file, self._http, self._handle, self._advance = file, http, handle, advance
+    def __init__(
+        self, file: LockedFile, source: Streams, handle: BinaryIO, advance: Advance
+    ) -> None:
+        self._file, self._source, self._handle, self._advance = file, source, handle, advance
         self._hasher = hashlib.sha256()
         self.received = 0
 
@@ -176,7 +258,7 @@ class _Download:
     def _append_once(self) -> None:
         """One request, from where the part ends; without ranges what is here already is skipped."""
         file, start = self._file, self._handle.tell()
-        with self._http.stream(file.url, start) as (first, chunks):
+        with self._source.stream(file.url, start) as (first, chunks):
             skip = start - first
             if skip < 0:
                 raise ExternalError(f"{redact(file.url)}: sent from byte {first}, not from {start}")

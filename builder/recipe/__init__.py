@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from builder.document import Document, Where, read_document, validate
+from builder.document import Document, Where, parse_document, read_document, validate
 from builder.errors import Problem
 from builder.recipe.fields import canonical_requirement
 from builder.recipe.model import (
@@ -40,6 +40,7 @@ __all__ = [
     "Torch",
     "inputs",
     "load_recipe",
+    "parse_recipe",
     "requirements",
     "schema",
     "unsupported",
@@ -77,7 +78,15 @@ class LoadedRecipe:
 
 def load_recipe(path: Path) -> LoadedRecipe:
     """The recipe in the file at `path`; RecipeError with every problem, file, line and field."""
-    document = read_document(path)
+    return _loaded(read_document(path))
+
+
+def parse_recipe(text: str, path: Path) -> LoadedRecipe:
+    """A recipe as `load_recipe` reads it, of a text that might stand in the file at `path`."""
+    return _loaded(parse_document(text.encode(), path))
+
+
+def _loaded(document: Document) -> LoadedRecipe:
     return LoadedRecipe(recipe=validate(Recipe, document), document=document)
 
 

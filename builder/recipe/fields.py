@@ -166,6 +166,13 @@ def _check_local_file(text: str, info: ValidationInfo) -> str:
     return clean
 
 
+def _check_listed_file(text: str) -> str:
+    """A file that lists packages may lie anywhere: no part of it gets into an image."""
+    if not text or text.startswith(("/", "~")):
+        raise Refused(Flaw(message="must be a path relative to the recipe"))
+    return posixpath.normpath(text)
+
+
 def _look_for(folder: Path, name: str) -> None:
     path = folder / name
     try:
@@ -276,6 +283,7 @@ GitUrl = Annotated[
 ImagePath = Annotated[str, AfterValidator(_check_image_path)]
 ImageFile = Annotated[ImagePath, AfterValidator(_check_image_file)]
 LocalFile = Annotated[Line, AfterValidator(_check_local_file)]
+ListedFile = Annotated[Line, AfterValidator(_check_listed_file)]
 Mode = Annotated[int, BeforeValidator(_read_mode), WithJsonSchema({"type": ["string", "integer"]})]
 Requirement = Annotated[Line, AfterValidator(_check_requirement)]
 OneVersion = Annotated[str, AfterValidator(_check_version)]

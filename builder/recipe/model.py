@@ -13,7 +13,6 @@ from typing import Annotated, Literal, Self
 from packaging.utils import canonicalize_name
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -25,6 +24,9 @@ from pydantic import (
 from builder.document import Flaw, Refused, nearest
 from builder.recipe import fields
 from builder.recipe.fields import find_repeats, find_secret, requirement_name
+from builder.recipe.listed import combine
+from builder.recipe.packages import Listed, Packages, admits, asked, listings, misplaced
+from builder.recipe.part import Part, refuse
 from builder.targets import load_targets, target_hint
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
@@ -32,13 +34,13 @@ _PYTORCH_NAME = re.compile(r"cu\d{3}|cpu")
 
 
 def _unique(texts: tuple[str, ...]) -> tuple[str, ...]:
-    _refuse(find_repeats(texts))
+    refuse(find_repeats(texts))
     return texts
 
 
 def _unique_names(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Requirements or names, none of whose packages comes twice."""
-    _refuse(find_repeats([requirement_name(text) for text in texts]))
+    refuse(find_repeats([requirement_name(text) for text in texts]))
     return texts
 
 
@@ -48,17 +50,12 @@ def _known_targets(names: tuple[str, ...]) -> tuple[str, ...]:
         for index, name in enumerate(names)
         if name not in load_targets()
     ]
-    _refuse(unknown + find_repeats(names))
+    refuse(unknown + find_repeats(names))
     return names
 
 
-def _refuse(flaws: list[Flaw]) -> None:
-    if flaws:
-        raise Refused(*flaws)
-
-
 def _no_secrets(values: Mapping[str, str]) -> Mapping[str, str]:
-    _refuse([flaw for name, value in values.items() for flaw in find_secret(name, value)])
+    refuse([flaw for name, value in values.items() for flaw in find_secret(name, value)])
     return values
 
 
@@ -76,23 +73,9 @@ Targets = Annotated[
 ]
 Requirements = Annotated[tuple[fields.Requirement, ...], AfterValidator(_unique_names)]
 SystemPackages = Annotated[tuple[fields.SystemPackage, ...], AfterValidator(_unique)]
-Environment = Annotated[Mapping[fields.EnvName, fields.Value], AfterValidator(_no_secrets)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    def _choose(self, *names: str) -> str:
-        """The one of `names` that is given; Refused where none is, or several."""
-        given = [name for name in names if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(given) or "none of them"
-            listed = f"{', '.join(names[:-1])} and {names[-1]}"
-            raise Refused(Flaw(message=f"needs exactly one of {listed}; it has {found}"))
-        return given[0]
-
-
-class Debian(_Part):
+class Debian(Part):
     """A base laid out from Debian packages, each by hash; no registry is needed."""
 
     suite: fields.Suite
@@ -103,7 +86,7 @@ class Debian(_Part):
     """Where the packages are fetched from, where not from the distribution's own mirror."""
 
 
-class Base(_Part):
+class Base(Part):
     """What the image stands on: exactly one of image, debian and oci."""
 
     model_config = ConfigDict(
@@ -119,11 +102,11 @@ class Base(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._choose("image", "debian", "oci")
+        self.choose("image", "debian", "oci")
         return self
 
 
-class Torch(_Part):
+class Torch(Part):
     """Which PyTorch: a wheel of a chosen version, or the one that the base brings."""
 
     from_: Annotated[Literal["wheel", "base"], Field(alias="from")]
@@ -140,11 +123,11 @@ class Torch(_Part):
         if self.from_ == "base":
             extra = [key for key in ("version", "index") if getattr(self, key) is not None]
             message = "has no meaning with `from: base`: the torch is the base's"
-            _refuse([Flaw(message=message, at=(key,)) for key in extra])
+            refuse([Flaw(message=message, at=(key,)) for key in extra])
         return self
 
 
-class Source(_Part):
+class Source(Part):
     """One place that a package can come from: exactly one of wheel, index and git."""
 
     model_config = ConfigDict(
@@ -163,22 +146,22 @@ class Source(_Part):
     """Where in the repository the package is, where not at its root."""
     requirements: tuple[fields.RepositoryPath, ...] = ()
     """Files there that list what it requires, where its pyproject.toml does not say it."""
-    env: Environment = {}
+    env: Annotated[Mapping[fields.EnvName, fields.Value], AfterValidator(_no_secrets)] = {}
     """Environment variables of that build."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self._choose("wheel", "index", "git") == "git":
+        if self.choose("wheel", "index", "git") == "git":
             if self.ref is None:
                 raise Refused(Flaw(message="is missing: `git` needs it", at=("ref",)))
             return self
         keys = ("ref", "subdirectory", "requirements", "env")
         extra = [key for key in keys if getattr(self, key)]
-        _refuse([Flaw(message="belongs to `git` only", at=(key,)) for key in extra])
+        refuse([Flaw(message="belongs to `git` only", at=(key,)) for key in extra])
         return self
 
 
-class Accept(_Part):
+class Accept(Part):
     """A requirement that the base's own packages do not meet, and why that is fine."""
 
     requires: fields.Requirement
@@ -189,7 +172,7 @@ class Accept(_Part):
     """Why it may be left unmet; the lock repeats it."""
 
 
-class Resolve(_Part):
+class Resolve(Part):
     """How versions are chosen; the caller's own uv and pip settings are kept out."""
 
     exclude_newer: fields.Time | None = None
@@ -202,7 +185,7 @@ class Resolve(_Part):
     """Requirements that replace whatever other packages say."""
 
 
-class File(_Part):
+class File(Part):
     """One file of yours in the image."""
 
     source: Annotated[fields.LocalFile, Field(alias="from")]
@@ -213,7 +196,7 @@ class File(_Part):
     """Permission bits in octal; 0644 where not given."""
 
 
-class Mount(_Part):
+class Mount(Part):
     """A folder of the host that the running container sees."""
 
     host: fields.Line
@@ -224,7 +207,7 @@ class Mount(_Part):
     """Whether the container may only read it."""
 
 
-class Run(_Part):
+class Run(Part):
     """How the image is meant to be run."""
 
     ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = ()
@@ -233,7 +216,7 @@ class Run(_Part):
     """Folders of the host."""
 
 
-class Recipe(_Part):
+class Recipe(Part):
     """A container image or environment for NVIDIA Blackwell, in a few lines."""
 
     name: fields.ImageName
@@ -250,8 +233,8 @@ class Recipe(_Part):
     """Package indexes by a name of your choice, for the packages that name one and no others."""
     resolve: Resolve = Resolve()
     """How versions are chosen."""
-    packages: Requirements = ()
-    """Python packages, as requirements (`numpy>=2`)."""
+    wanted: Annotated[Packages, Field(alias="packages")] = ()
+    """Python packages, as requirements (`numpy>=2`), or files that list them."""
     torch: Torch | None = None
     """Which PyTorch, if any."""
     accept: tuple[Accept, ...] = ()
@@ -263,11 +246,13 @@ class Recipe(_Part):
         Field(validate_default=True),
     ] = {}
     """Where a package comes from, where not from an index; the first source that works."""
-    exclude: Annotated[tuple[fields.PackageName, ...], AfterValidator(_unique_names)] = ()
+    exclude: Annotated[
+        tuple[fields.PackageName, ...], AfterValidator(_unique_names), Field(validate_default=True)
+    ] = ()
     """Packages that are never installed, whatever asks for them."""
     system: SystemPackages = ()
     """Distribution packages beside the base's."""
-    env: Environment = {}
+    env: Annotated[Mapping[fields.EnvName, fields.Value], AfterValidator(_no_secrets)] = {}
     """Environment variables of the image."""
     labels: Annotated[Mapping[fields.LabelName, fields.Value], AfterValidator(_no_secrets)] = {}
     """Labels of the image."""
@@ -287,6 +272,19 @@ class Recipe(_Part):
     """How the image is meant to be run."""
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """The Python packages wanted, as requirements, with what listed files ask for."""
+        apart = {requirement_name(text) for text in (*self.exclude, *self.build_after_torch)}
+        texts: list[str] = []
+        for item in self.wanted:
+            if isinstance(item, str):
+                texts.append(item)
+            elif item.listing is not None:
+                listed = item.listing.requirements
+                texts += [text for text in listed if requirement_name(text) not in apart]
+        return combine(texts)
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """The names of the targets, in the order given."""
         return self.target
@@ -301,17 +299,29 @@ class Recipe(_Part):
         own = [] if self.torch is None or self.torch.index is None else [self.torch.index]
         return {name: self.index_url(name) for name in dict.fromkeys([*self.indexes, *own])}
 
+    @field_validator("wanted", mode="after")
+    @classmethod
+    def _check_wanted(
+        cls, wanted: tuple[str | Listed, ...], info: ValidationInfo
+    ) -> tuple[str | Listed, ...]:
+        python: str | None = info.data.get("python")
+        flaws = [
+            Flaw(message=f"{listing.source} is for Python {listing.requires_python}", at=(index,))
+            for index, listing in listings(wanted)
+            if python is not None and not admits(listing.requires_python, python)
+        ]
+        refuse(flaws)
+        return wanted
+
     @field_validator("torch", mode="after")
     @classmethod
     def _check_torch(cls, torch: Torch | None, info: ValidationInfo) -> Torch | None:
         flaws = []
-        names = [requirement_name(text) for text in info.data.get("packages", ())]
-        if torch is not None and "torch" in names:
-            place = f"packages[{names.index('torch')}]"
-            flaws.append(Flaw(message=f"`{place}` names torch too", hint="keep one of the two"))
+        if torch is not None and (place := dict(asked(info)).get("torch")):
+            flaws.append(Flaw(message=f"{place} names torch too", hint="keep one of the two"))
         if torch is not None and torch.index is not None:
             flaws += _unknown_index(torch.index, info, "index")
-        _refuse(flaws)
+        refuse(flaws)
         return torch
 
     @field_validator("accept", mode="after")
@@ -327,13 +337,13 @@ class Recipe(_Part):
     def _check_built(cls, built: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if built and info.data.get("torch", ...) is None:
             raise Refused(Flaw(message="needs `torch`: it says what to compile against"))
-        packages = {requirement_name(text) for text in info.data.get("packages", ())}
+        packages = dict(asked(info, listed=False))
         flaws = [
             Flaw(message="is in `packages` too", hint="keep one of the two", at=(index,))
             for index, text in enumerate(built)
             if requirement_name(text) in packages
         ]
-        _refuse(flaws)
+        refuse(flaws)
         return built
 
     @field_validator("sources", mode="after")
@@ -350,7 +360,7 @@ class Recipe(_Part):
             for number, source in enumerate(choices):
                 if source.index is not None:
                     flaws += _unknown_index(source.index, info, key, number, "index")
-        _refuse(flaws)
+        refuse(flaws)
         return sources
 
     @field_validator("exclude", mode="after")
@@ -358,11 +368,11 @@ class Recipe(_Part):
     def _check_exclude(cls, exclude: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         wanted = dict(_wanted(info))
         flaws = [
-            Flaw(message=f"`{place}` asks for the same package", at=(index,))
+            Flaw(message=f"{place} asks for the same package", at=(index,))
             for index, name in enumerate(exclude)
             if (place := wanted.get(canonicalize_name(name)))
         ]
-        _refuse(flaws)
+        refuse(flaws + misplaced(info, {*map(canonicalize_name, exclude), *wanted}))
         return exclude
 
     @field_validator("env", mode="after")
@@ -388,7 +398,7 @@ class Recipe(_Part):
             for above in places
             if file.to.startswith(f"{above}/")
         ]
-        _refuse(flaws)
+        refuse(flaws)
         return files
 
     @field_validator("entrypoint", mode="after")
@@ -428,12 +438,12 @@ def _unused_indexes(sources: Mapping[str, tuple[Source, ...]], info: ValidationI
 
 
 def _wanted(info: ValidationInfo) -> Iterator[tuple[str, str]]:
-    """What the recipe asks for by name, and where it does."""
-    for key in ("packages", "build_after_torch"):
-        for index, text in enumerate(info.data.get(key, ())):
-            yield requirement_name(text), f"{key}[{index}]"
+    """What the recipe itself asks for by name, and where it does."""
+    yield from asked(info, listed=False)
+    for index, text in enumerate(info.data.get("build_after_torch", ())):
+        yield requirement_name(text), f"`build_after_torch[{index}]`"
     for key in info.data.get("sources", ()):
-        yield canonicalize_name(key), f"sources.{key}"
+        yield canonicalize_name(key), f"`sources.{key}`"
     torch: Torch | None = info.data.get("torch")
     if torch is not None:
-        yield "torch", "torch"
+        yield "torch", "`torch`"

@@ -22,6 +22,7 @@ from builder.http import Http
 from builder.lock import store
 from builder.lock.model import LockedFile
 from builder.lock.store import Store, _locked
+from builder.oci.image import digest_of_file
 from builder.progress import Progress
 from tests.builders import FAR_URL, FileServer
 
@@ -86,6 +87,14 @@ def leave_part(cache: Path, data: bytes) -> None:
     part = cache / "files" / PART
     part.parent.mkdir(parents=True)
     part.write_bytes(data)
+
+
+def vendored(folder: Path, data: bytes = DATA) -> Path:
+    """A vendor folder with `data` in the place of FILE."""
+    path = folder / "files" / SHA256[:2] / SHA256
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
 
 
 def ranges(server: FileServer) -> list[str | None]:
@@ -340,3 +349,86 @@ def test_a_hash_that_is_none_never_becomes_a_path(tmp_path: Path, sha256: str) -
     with pytest.raises(UsageError, match="no sha256"):
         fetch(tmp_path, serving(), replace(FILE, sha256=sha256))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_vendored_file_is_used_where_it_lies(tmp_path: Path) -> None:
+    path = vendored(tmp_path / "vendor")
+    store = Store(tmp_path / "cache", [tmp_path / "absent", tmp_path / "vendor"])
+    server = serving()
+    with http_of(server) as http:
+        assert store.fetch([FILE], http, Progress(), "fetch") == 0
+    assert store.get(FILE) == path
+    assert server.requests == []
+    assert stored(tmp_path / "cache") == {}
+
+
+def test_what_was_fetched_goes_before_what_is_vendored(tmp_path: Path) -> None:
+    fetch(tmp_path / "cache", serving())
+    vendored(tmp_path / "vendor", b"damaged")
+    found = Store(tmp_path / "cache", [tmp_path / "vendor"]).get(FILE)
+    assert found == tmp_path / "cache" / "files" / SHA256[:2] / SHA256
+
+
+@pytest.mark.parametrize("data", [DATA[:-1], b"x" * len(DATA), b""])
+def test_a_vendored_file_that_is_another_stops_the_run(tmp_path: Path, data: bytes) -> None:
+    path = vendored(tmp_path / "vendor", data)
+    store = Store(tmp_path / "cache", [tmp_path / "vendor"])
+    server = serving()
+    with http_of(server) as http, pytest.raises(ExternalError) as caught:
+        store.fetch([FILE], http, Progress(), "fetch")
+    assert str(path) in caught.value.message
+    assert FILE.filename in caught.value.message
+    assert server.requests == []
+
+
+def test_a_vendored_file_is_hashed_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = vendored(tmp_path / "vendor")
+    hashed: list[Path] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path)
+        return digest_of_file(path)
+
+    monkeypatch.setattr("builder.oci.blobs.digest_of_file", counted)
+    for _ in range(2):
+        assert Store(tmp_path / "cache", [tmp_path / "vendor"]).find(FILE) == path
+    assert hashed == [path]
+    path.write_bytes(b"x" * len(DATA))
+    with pytest.raises(ExternalError, match="not the file that it was"):
+        Store(tmp_path / "cache", [tmp_path / "vendor"]).find(FILE)
+
+
+def test_what_is_put_is_read_by_its_hash(tmp_path: Path) -> None:
+    store = Store(tmp_path / "cache", [tmp_path / "vendor"])
+    assert store.read(SHA256) is None
+    assert store.put(DATA) == SHA256
+    assert store.put(DATA) == SHA256
+    assert store.read(SHA256) == DATA
+    assert stored(tmp_path / "cache") == WHOLE
+    assert store.get(FILE).stat().st_mode & 0o777 == 0o444
+
+
+def test_a_file_is_taken_in_under_its_hash(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.write_bytes(DATA)
+    store = Store(tmp_path / "cache")
+    assert store.take(made) == LockedFile(url="", sha256=SHA256, size=len(DATA))
+    assert stored(tmp_path / "cache") == WHOLE
+    assert not made.exists()
+
+
+def test_what_is_read_has_its_hash(tmp_path: Path) -> None:
+    path = vendored(tmp_path / "vendor")
+    store = Store(tmp_path / "cache", [tmp_path / "vendor"])
+    assert store.read(SHA256) == DATA
+    path.write_bytes(b"x")
+    with pytest.raises(ExternalError, match="not the file that it was"):
+        store.read(SHA256)
+    cached = vendored(tmp_path / "cache", b"x")
+    assert Store(tmp_path / "cache").read(SHA256) is None
+    assert Store(tmp_path / "cache").put(DATA) == SHA256
+    assert cached.read_bytes() == DATA
+    with pytest.raises(UsageError, match="no sha256"):
+        store.read("../../etc/passwd")

@@ -189,6 +189,22 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     ("sources: {x: []}", "sources.x", "must hold at least one item"),
     (
+        "sources: {x: [{index: cpu, subdirectory: python}]}",
+        "sources.x[0].subdirectory",
+        "belongs to `git` only",
+    ),
+    (
+        "sources: {x: [{git: https://git.example/x, ref: main, subdirectory: ../y}]}",
+        "sources.x[0].subdirectory",
+        "must be a path inside the repository",
+    ),
+    (
+        "accept: [{requires: torch==2.11.0, reason: why}]",
+        "accept",
+        "with `torch: {from: base}` only",
+    ),
+    ("torch: {from: base}\naccept: [{requires: torch}]", "accept[0].reason", "is missing"),
+    (
         "sources: {x: [{index: cpu}], X: [{index: cpu}]}",
         "sources.X",
         "is the same package as `x`",
@@ -345,18 +361,27 @@ def test_files_are_looked_for_in_the_recipes_folder(tmp_path: Path) -> None:
 
 def test_what_this_version_cannot_do_is_said(full: LoadedRecipe) -> None:
     found = unsupported(full)
-    assert [problem.field for problem in found] == [
-        "base.image",
-        "build_after_torch",
-        "sources",
-        "system",
-        "run",
+    assert [(problem.line, problem.field) for problem in found] == [
+        (24, "build_after_torch"),
+        (26, "system"),
+        (35, "run"),
     ]
     assert all("not supported by this version" in problem.message for problem in found)
-    assert found[0].line == 7
-    from_base = unsupported(load(SMALL + "torch: {from: base}\n"))
-    assert [(problem.line, problem.field) for problem in from_base] == [(4, "torch.from")]
     assert unsupported(load(SMALL + "system: [git]\nchecks: [matmul]\n")) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch: {from: base}\n",
+        "sources: {x: [{git: 'https://git.example/x', ref: main, subdirectory: python}]}\n",
+        "torch: {from: base}\naccept: [{requires: torch==2.11.0, reason: an API that is there}]\n",
+    ],
+)
+def test_torch_of_the_base_and_sources_are_supported(text: str) -> None:
+    assert unsupported(load(SMALL + text)) == ()
+    image = SMALL.replace("{debian: {suite: trixie, packages: [python3]}}", "{image: cuda:13.0}")
+    assert unsupported(load(image + text)) == ()
 
 
 def test_requirements_have_one_spelling() -> None:
