@@ -21,7 +21,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from typing import Literal, assert_never
@@ -29,7 +29,8 @@ from typing import Literal, assert_never
 import jinja2
 
 from builder.errors import BuilderError
-from builder.lock.model import DebianBase
+from builder.lock.model import DebianBase, RegistryBase
+from builder.oci.reference import parse_reference
 from builder.plan import DEFAULT_PATH, CopyFile, InstallWheels, Plan, Step, Symlink, WriteFile
 from builder.resources import folder
 
@@ -55,9 +56,11 @@ _UV_VARIABLES = (
     "UV_COMPILE_BYTECODE",
     "UV_CONFIG_FILE",
     "UV_CONSTRAINT",
+    "UV_EXCLUDE",
     "UV_FIND_LINKS",
     "UV_NO_VERIFY_HASHES",
     "UV_OFFLINE",
+    "UV_OVERRIDE",
     "UV_PROJECT",
     "UV_WORKING_DIR",
 )
@@ -140,7 +143,8 @@ def apptainer(plan: Plan) -> str:
 def context_files(plan: Plan) -> tuple[ContextFile, ...]:
     """Everything that both texts expect in the build context, in the order of its use.
 
-    An OCI base is no file of the context: the Containerfile says how it is named to the engine.
+    An image as the base is no file of the context: the Containerfile names it, or says how a
+    layout is named to the engine.
     """
     files = [ContextFile(name=BASE_ARCHIVE, kind="base")] if _is_debian(plan) else []
     files.append(ContextFile(name=UV, kind="uv"))
@@ -159,6 +163,7 @@ def _render(template: str, plan: Plan) -> str:
             builder=builder,
             runtime=runtime,
             debian=_is_debian(plan),
+            registry=_registry_image(plan),
             user=_user(plan),
             base_archive=BASE_ARCHIVE,
             base_layout=BASE_LAYOUT,
@@ -172,6 +177,13 @@ def _render(template: str, plan: Plan) -> str:
 
 def _is_debian(plan: Plan) -> bool:
     return isinstance(plan.base, DebianBase)
+
+
+def _registry_image(plan: Plan) -> str | None:
+    """The base in a registry, by its digest alone: older podman refuses a tag beside one."""
+    if not isinstance(plan.base, RegistryBase):
+        return None
+    return str(replace(parse_reference(plan.base.image), tag=None, digest=plan.base.digest))
 
 
 def _user(plan: Plan) -> str | None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
+from builder.lock.model import (
+    Base,
+    DebianBase,
+    LockedDeb,
+    LockedGit,
+    LockedWheel,
+    OciBase,
+    RegistryBase,
+)
 from builder.plan import (
     Config,
     CopyFile,
@@ -34,6 +42,17 @@ DEBIAN = DebianBase(
 
 OCI = OciBase(path="./base-layout", digest=f"sha256:{'b' * 64}")
 
+REGISTRY = RegistryBase(
+    image="registry.example/nvidia/pytorch:25.11-py3",
+    index=f"sha256:{'d' * 64}",
+    digest=f"sha256:{'e' * 64}",
+    size=9_000_000_000,
+)
+
+GIT = LockedGit(
+    name="vllm", url="https://git.example/vllm", ref="v0.13.0", commit="f" * 40, version="0.13.0"
+)
+
 WHEEL = LockedWheel(
     name="numpy",
     version="2.3.0",
@@ -57,7 +76,7 @@ ODD = (
 )
 
 
-def make_plan(base: DebianBase | OciBase = DEBIAN, **config: Any) -> Plan:
+def make_plan(base: Base = DEBIAN, **config: Any) -> Plan:
     """A plan with every kind of step; `config` changes the settings."""
     settings: dict[str, Any] = {
         "path": "/opt/venv/bin",
@@ -87,7 +106,7 @@ def make_plan(base: DebianBase | OciBase = DEBIAN, **config: Any) -> Plan:
     )
 
 
-def odd_plan(base: DebianBase | OciBase = DEBIAN) -> Plan:
+def odd_plan(base: Base = DEBIAN) -> Plan:
     """A plan whose every free value tries to leave its place."""
     return make_plan(
         base,
@@ -106,9 +125,18 @@ def bare_plan() -> Plan:
     return replace(make_plan(env={}, labels={}, entrypoint=()), builder=(), runtime=())
 
 
+def registry_plan() -> Plan:
+    """On a base of a registry, with folders of the builder stage beside the environment."""
+    plan = make_plan(REGISTRY)
+    step = WriteFile(path="/opt/spark-build/guard/wrapper", text="#!/bin/sh\n", mode=0o755)
+    kept = ("/opt/venv", "/opt/spark-build/guard")
+    return replace(plan, builder=(*plan.builder, step), kept=kept, compiled=(GIT,))
+
+
 PLANS = {
     "debian": make_plan(),
     "oci": make_plan(OCI, user="1000", cmd=("--help",)),
+    "registry": registry_plan(),
     "odd": odd_plan(),
     "bare": bare_plan(),
 }

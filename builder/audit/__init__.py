@@ -23,6 +23,7 @@ from builder.errors import ExternalError, Finding
 from builder.http import Http
 from builder.lock.model import Lock, LockedFile
 from builder.lock.store import Store
+from builder.lock.torch_version import TORCH_VERSION_FILE
 from builder.pool import threads
 from builder.progress import format_size
 from builder.remote import Source, WheelError, open_local, open_remote
@@ -57,12 +58,21 @@ class Report:
         return sum(facts.size_bytes for facts in self.facts)
 
     @property
+    def unknown_torches(self) -> tuple[str, ...]:
+        """Filenames of torches that do not say, and of which the lock does not, which CUDA."""
+        if self.subject.torch is not None:
+            return ()
+        torches = (facts for facts in self.facts if facts.filename.startswith("torch-"))
+        return tuple(facts.filename for facts in torches if facts.torch is None)
+
+    @property
     def summary(self) -> str:
         """One line: what was found, from how much, and how much is not known."""
         counts = count_known(self.facts)
         unknown = counts[Known.UNKNOWN]
         others = len(self.subject.others)
         without = f", {others} packages without a wheel" if others else ""
+        without += ", torch's CUDA not known" if self.unknown_torches else ""
         return (
             f"{count_findings(self.findings)} in {len(self.facts)} wheels, "
             f"{sum(counts.values())} binaries ({unknown} not known){without}; "
@@ -73,7 +83,8 @@ class Report:
         """The report as JSON-ready values.
 
         Top level: `format`, `source`, `platform`, `cuda`, `findings`, `allowed`, `not_read`
-        (packages without a wheel), `unknown` (ELF files of which only the machine is known),
+        (packages without a wheel), `unknown` (ELF files of which only the machine is known, and
+        the `torch/version.py` of a torch that does not say which CUDA it was built for),
         `wheels` and `counts`. `counts.elf` has a number for each `Known`.
         """
         return {
@@ -92,6 +103,9 @@ class Report:
                 for facts in self.facts
                 for file in facts.files
                 if file.facts.known == Known.UNKNOWN
+            ]
+            + [
+                {"wheel": filename, "file": TORCH_VERSION_FILE} for filename in self.unknown_torches
             ],
             "wheels": [_facts_as_dict(facts) for facts in self.facts],
             "counts": {

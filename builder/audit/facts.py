@@ -23,7 +23,13 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import TypeAdapter, ValidationError
 
 from builder.elf import MAGIC, ElfError, ElfFacts, Known, read_elf, read_prefix
-from builder.errors import UsageError
+from builder.errors import LockError, UsageError
+from builder.lock.torch_version import (
+    TORCH_VERSION_FILE,
+    TORCH_VERSION_MAX_BYTES,
+    TorchVersion,
+    parse_torch_version,
+)
 from builder.remote import (
     LocalSource,
     Member,
@@ -34,7 +40,7 @@ from builder.remote import (
 )
 from builder.scratch import write_whole
 
-FORMAT = 1
+FORMAT = 2
 """Goes up whenever the same wheel would give other facts; older ones are read anew."""
 
 # Compressed bytes. The first suffices for most extension modules, the last for all whose string
@@ -78,7 +84,7 @@ class WheelFacts:
 
     `tags` are PEP 425 tags, expanded; `requires` the Requires-Dist lines of its METADATA;
     `bytes_read` of `size_bytes` were brought here for it. `deep` is set where every ELF file was
-    read whole.
+    read whole. `torch` is what a torch says of itself, None where it says nothing that can be read.
     """
 
     filename: str
@@ -89,6 +95,7 @@ class WheelFacts:
     deep: bool
     requires: tuple[str, ...]
     files: tuple[ElfFile, ...]
+    torch: TorchVersion | None = None
 
     def count(self, known: Known) -> int:
         """How many of the ELF files are known as far as `known` says."""
@@ -105,6 +112,7 @@ def read_wheel(filename: str, source: Source, pool: Executor, *, deep: bool) -> 
     read = _read_deep if deep else _read_quick
     files = tuple(sorted(read(source, candidates, pool), key=lambda file: file.path))
     requires = _read_requires(source, entries)
+    torch = _read_torch(source, entries) if filename.startswith("torch-") else None
     return WheelFacts(
         filename=filename,
         tags=_tags(filename),
@@ -114,6 +122,7 @@ def read_wheel(filename: str, source: Source, pool: Executor, *, deep: bool) -> 
         deep=deep,
         requires=requires,
         files=files,
+        torch=torch,
     )
 
 
@@ -192,9 +201,23 @@ def _read_requires(source: Source, entries: Sequence[ZipInfo]) -> tuple[str, ...
         raise WheelError(f"{source.label}: has no METADATA")
     if entry.file_size > _METADATA_MAX_BYTES:
         raise WheelError(f"{source.label}: {entry.filename} has {entry.file_size} bytes")
+    return tuple(parse_email(_read_member(source, entry))[0].get("requires_dist", ()))
+
+
+def _read_torch(source: Source, entries: Sequence[ZipInfo]) -> TorchVersion | None:
+    entry = next((entry for entry in entries if entry.filename == TORCH_VERSION_FILE), None)
+    if entry is None or entry.file_size > TORCH_VERSION_MAX_BYTES:
+        return None
+    try:
+        return parse_torch_version(_read_member(source, entry).decode("utf-8", "replace"))
+    except LockError:
+        return None
+
+
+def _read_member(source: Source, entry: ZipInfo) -> bytes:
     data = bytearray()
     Member(source, entry).drain(data.extend)
-    return tuple(parse_email(bytes(data))[0].get("requires_dist", ()))
+    return bytes(data)
 
 
 def load_facts(

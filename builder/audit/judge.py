@@ -78,6 +78,8 @@ class _Bench:
         self.allowed: list[Allowed] = []
 
     def judge_wheel(self, wheel: SubjectWheel, facts: WheelFacts) -> None:
+        if canonicalize_name(wheel.name) == "torch":
+            self._judge_torch(wheel, facts)
         self._judge_cuda(wheel, facts)
         self._judge_tags(wheel, facts)
         self._judge_machines(wheel, facts)
@@ -88,11 +90,27 @@ class _Bench:
             label = f"{package.name} {package.version or ''}".strip()
             if canonicalize_name(package.name) in exclude:
                 self._find("excluded-package", label, "the recipe excludes it, the lock has it", {})
+            if (kept := self._subject.kept.get(canonicalize_name(package.name))) is not None:
+                reason = f"the base's own {kept} stays, and the lock brings another one"
+                self._find("torch-replaced", label, reason, {"kept": kept})
             if not package.hashed:
                 self._find("unhashed", label, "the lock holds no strong hash for it", {})
 
     def _find(self, rule: str, label: str, reason: str, evidence: dict[str, object]) -> None:
         self.findings.append(self._policy.finding(rule, label, f"{label}: {reason}", evidence))
+
+    def _judge_torch(self, wheel: SubjectWheel, facts: WheelFacts) -> None:
+        """Which CUDA the torch was built for, by the lock's word or its own; else not known."""
+        build = self._subject.torch or facts.torch
+        if build is None:
+            return
+        cuda, module = build.cuda, build.module or wheel.version
+        if cuda is None:
+            reason = f"torch {module} was built without CUDA"
+            self._find("cpu-only-torch", wheel.label, reason, {"module": module})
+        elif cuda.partition(".")[0] != str(self._cuda):
+            reason = f"was built for CUDA {cuda}, the target has CUDA {self._cuda}"
+            self._find("cuda-runtime-mismatch", wheel.label, reason, {"cuda": cuda})
 
     def _judge_cuda(self, wheel: SubjectWheel, facts: WheelFacts) -> None:
         major = self._policy.cuda_package_major(wheel.name)

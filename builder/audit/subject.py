@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,8 +27,9 @@ from packaging.tags import Tag
 from packaging.version import InvalidVersion, Version
 
 from builder.errors import UsageError
+from builder.guard import guarded_packages
 from builder.http import redact
-from builder.lock.model import Lock
+from builder.lock.model import Lock, TorchIdentity
 from builder.lock.platforms import markers, wheel_tags
 from builder.lock.pylock import parse_lock
 
@@ -76,7 +77,9 @@ class SubjectOther:
 class Subject:
     """All packages of one lock for one platform (`linux/arm64`).
 
-    `source` names the lock in messages; `target` is the GPU that it is for, where it says so.
+    `source` names the lock in messages; `target` is the GPU that it is for, where it says so, and
+    `torch` the torch that it chose. `kept` are packages that stay as the base has them, by
+    normalised name, with their versions.
     """
 
     source: str
@@ -84,10 +87,13 @@ class Subject:
     target: str | None = None
     wheels: tuple[SubjectWheel, ...]
     others: tuple[SubjectOther, ...] = ()
+    torch: TorchIdentity | None = None
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def subject_of(lock: Lock) -> Subject:
     """Our own lock as a subject."""
+    from_base = lock.torch is not None and lock.torch.origin == "base"
     return Subject(
         source=lock.filename,
         platform=lock.platform,
@@ -105,6 +111,12 @@ def subject_of(lock: Lock) -> Subject:
             )
             for wheel in lock.wheels
         ),
+        others=tuple(
+            SubjectOther(name=git.name, version=git.version, kind="vcs", hashed=True)
+            for git in lock.gits
+        ),
+        torch=lock.torch,
+        kept=guarded_packages(lock) if from_base else {},
     )
 
 

@@ -20,8 +20,16 @@ from builder.engines.config import image_config
 from builder.engines.debian.rootfs import layout_key, write_rootfs
 from builder.engines.layers import LayerCache, MadeLayer
 from builder.engines.wheel import INSTALL_VERSION, Entry, Wheel
-from builder.errors import ExternalError, Finding, UsageError
-from builder.lock.model import DebianBase, LockedDeb, LockedFile, LockedWheel, OciBase
+from builder.errors import ExternalError, Finding, MissingError, UsageError
+from builder.lock.bases import stored_image
+from builder.lock.model import (
+    DebianBase,
+    LockedDeb,
+    LockedFile,
+    LockedWheel,
+    OciBase,
+    RegistryBase,
+)
 from builder.lock.store import Store
 from builder.oci.blobs import BlobCache
 from builder.oci.image import (
@@ -71,7 +79,8 @@ class Assembler:
         return None
 
     def build(self, plan: Plan, sources: Path, destination: Path) -> Built:
-        """See `Engine.build`."""
+        """See `Engine.build`; MissingError for a plan with packages that must be compiled."""
+        _refuse_compiled(plan)
         _refuse_own_base(plan, sources, destination)
         base = self._base_image(plan, sources)
         parts = [*self._debian(plan), *self._wheels(plan), self._own(plan, sources)]
@@ -107,11 +116,30 @@ class Assembler:
         return Image(config=config, layers=layers)
 
     def _base_image(self, plan: Plan, sources: Path) -> Image | None:
-        """The layout's image, its layers whole and checked."""
-        if not isinstance(plan.base, OciBase):
-            return None
-        image = read_layout(sources / plan.base.path, plan.platform)
-        return replace(image, layers=tuple(map(self._blobs.adopt, image.layers)))
+        """The base as an image, its layers whole and checked; None for one of .debs."""
+        match plan.base:
+            case DebianBase():
+                return None
+            case OciBase():
+                image = read_layout(sources / plan.base.path, plan.platform)
+                return replace(image, layers=tuple(map(self._blobs.adopt, image.layers)))
+            case RegistryBase():
+                image = stored_image(plan.base, self._store)
+                return replace(image, layers=tuple(map(self._stored_layer, image.layers)))
+            case _:
+                assert_never(plan.base)
+
+    def _stored_layer(self, layer: LayerBlob) -> LayerBlob:
+        """A layer of the store as it lies there, or copied out of a folder that is the user's."""
+        if not layer.path.is_relative_to(self._context.cache):
+            return self._blobs.adopt(layer)
+        if not self._blobs.is_sound(layer):
+            layer.path.unlink(missing_ok=True)
+            raise ExternalError(
+                f"{layer.digest}: this layer of the base was damaged in the cache, and is removed",
+                hint="run the same command again; it is fetched anew",
+            )
+        return layer
 
     def _debian(self, plan: Plan) -> list[_Part]:
         if not isinstance(plan.base, DebianBase):
@@ -231,6 +259,16 @@ def _refuse_own_base(plan: Plan, sources: Path, destination: Path) -> None:
         raise UsageError(
             f"{plan.name}: the base is {base}, and the image would replace it",
             hint="copy the base to another folder, or give the image another name",
+        )
+
+
+def _refuse_compiled(plan: Plan) -> None:
+    if plan.compiled:
+        named = ", ".join(f"{git.name} at {git.commit}" for git in plan.compiled)
+        raise MissingError(
+            f"{plan.name}: packages that are compiled ({named}) need an engine that runs steps "
+            "inside the image; this version has none",
+            hint="take a wheel of the package, or leave it out",
         )
 
 

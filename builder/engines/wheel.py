@@ -27,7 +27,7 @@ from typing import BinaryIO, Self
 from packaging.utils import canonicalize_name
 
 from builder.oci.layer import WHITEOUT, Deflated, LayerError, LayerWriter
-from builder.plan import Venv
+from builder.plan import Venv, console_script
 
 _PLACEHOLDER = b"#!python"  # PEP 427, "Recommended installer features"
 _LOCAL_HEADER_BYTES = 30  # APPNOTE.TXT section 4.3.7
@@ -45,19 +45,6 @@ _BROKEN = (
 
 INSTALL_VERSION = 1
 """Goes up whenever the same wheel would give other entries: it is part of every cache key."""
-
-_SCRIPT = """\
-#!{python}
-# -*- coding: utf-8 -*-
-import sys
-from {module} import {first}
-if __name__ == "__main__":
-    if sys.argv[0].endswith("-script.pyw"):
-        sys.argv[0] = sys.argv[0][:-11]
-    elif sys.argv[0].endswith(".exe"):
-        sys.argv[0] = sys.argv[0][:-4]
-    sys.exit({function}())
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,13 +265,10 @@ class Wheel:
                 yield script, self._script(script, reference, venv)
 
     def _script(self, name: str, reference: str, venv: Venv) -> str:
-        module, _, function = reference.partition("[")[0].strip().partition(":")
-        module, function = module.strip(), function.strip()
-        dotted = [*module.split("."), *function.split(".")]
-        if "/" in name or name in ("", ".", "..") or not all(p.isidentifier() for p in dotted):
-            raise LayerError(f"{self.filename}: entry point {name!r} = {reference!r} is not valid")
-        first = function.partition(".")[0]
-        return _SCRIPT.format(python=venv.executable, module=module, first=first, function=function)
+        try:
+            return console_script(venv, name, reference)
+        except ValueError as error:
+            raise LayerError(f"{self.filename}: {error}") from None
 
     def _installed_record(self, entries: list[Entry], venv: Venv) -> Entry:
         """RECORD of what is installed: paths relative to site-packages, sorted."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from builder.audit.judge import Allowed, count_findings
 from builder.audit.policy import load_policy
 from builder.context import Context
 from builder.errors import Finding, Severity, worst
+from builder.lock.inventory import Inventory, image_environment, take_inventory
 from builder.lock.model import Lock
 from builder.oci.image import Image
 from builder.plan import PREFIX
@@ -92,8 +93,9 @@ def verify(
 ) -> VerifyReport:
     """Judge `image` by its layers.
 
-    With a `lock` the distributions under `prefix` are compared with it, and its target says which
-    CUDA the image is for, unless `cuda_major` does. Raises ExternalError for a broken layer.
+    With a `lock` the distributions under `prefix` and torch are compared with it, and its target
+    says which CUDA the image is for, unless `cuda_major` does. Raises ExternalError for a broken
+    layer, LockError where an image whose torch is the base's has lost its glibc.
     """
     if cuda_major is None and lock is not None:
         cuda_major = find_target(lock.target).cuda.major
@@ -106,7 +108,13 @@ def verify(
         defaults=policy.platform(platform).libraries,
     )
     expected = Expected(
-        platform=platform, prefix=prefix, cuda_major=cuda_major, lock=lock, exclude=exclude
+        platform=platform,
+        prefix=prefix,
+        cuda_major=cuda_major,
+        lock=lock,
+        exclude=exclude,
+        inventory=_inventory(image, lock, context),
+        config=image.config,
     )
     verdict = judge(tree, policy, loader, expected)
     return VerifyReport(
@@ -119,12 +127,14 @@ def verify(
     )
 
 
-def _library_path(config: Mapping[str, object]) -> list[str]:
-    """LD_LIBRARY_PATH out of an image's config (image-spec, config.md, `config.Env`)."""
-    settings = config.get("config")
-    env = settings.get("Env") if isinstance(settings, Mapping) else None
-    for line in env or ():
-        name, _, value = str(line).partition("=")
-        if name == "LD_LIBRARY_PATH":
-            return [folder for folder in value.split(":") if folder]
-    return []
+def _inventory(image: Image, lock: Lock | None, context: Context) -> Inventory | None:
+    """What the image has outside the environment, where the lock's torch is there."""
+    if lock is None or lock.torch is None or lock.torch.origin != "base":
+        return None
+    return take_inventory(image, context.cache, context.progress)
+
+
+def _library_path(config: Mapping[str, Any]) -> list[str]:
+    """The folders of LD_LIBRARY_PATH in an image's config."""
+    path = image_environment(config).get("LD_LIBRARY_PATH", "")
+    return [folder for folder in path.split(":") if folder]

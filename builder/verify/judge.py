@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from packaging.utils import NormalizedName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name
 
 from builder.audit.judge import Allowed, list_files, name_files
 from builder.audit.policy import Allowance, CudaLibrary, Policy
 from builder.elf import ElfFacts, Known
 from builder.errors import Finding
+from builder.lock.inventory import Inventory
 from builder.lock.model import Lock
+from builder.verify.distributions import SITE, Distribution, find_distributions, same_version
 from builder.verify.loader import Loader, Met
-from builder.verify.tree import Directory, Tree
-
-_SITE = re.compile(r"(?P<site>.*/(?:site|dist)-packages)/(?P<rest>.+)", re.DOTALL)
-_DIST_INFO = re.compile(r"(?P<name>[^-/]+)-(?P<version>[^-/]+)\.dist-info")
+from builder.verify.torch import judge_guard, judge_torch
+from builder.verify.tree import Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,9 @@ class Expected:
     """What an image is judged against.
 
     `platform` as in `linux/arm64`; `prefix` is the virtual environment; without a `lock` its
-    distributions are not compared; without a `cuda_major` the newest one in the image counts.
+    distributions and torch are not compared, and with one whose torch is the base's, `inventory`
+    is what the image has outside the environment; without a `cuda_major` the newest one in the
+    image counts. `config` is the image's config document.
     """
 
     platform: str
@@ -35,6 +36,8 @@ class Expected:
     cuda_major: int | None
     lock: Lock | None
     exclude: Sequence[str]
+    inventory: Inventory | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,10 +76,13 @@ def judge(tree: Tree, policy: Policy, loader: Loader, expected: Expected) -> Ver
     machine = policy.platform(expected.platform).machine
     native = _sort_out(policy, loader.elfs, machine, expected.platform, verdict)
     _judge_needs(policy, loader, native, verdict)
-    dists = tuple(_distributions(tree))
+    dists = tuple(find_distributions(tree))
     verdict.counts["distributions"] = len(dists)
     _judge_cuda(policy, native, dists, expected.cuda_major, verdict)
-    _judge_distributions(policy, dists, expected, verdict)
+    # Only the virtual environment's: what a base brings was never installed by us.
+    own = [dist for dist in dists if dist.site.startswith(f"{expected.prefix}/")]
+    _judge_distributions(policy, own, expected, verdict)
+    verdict.findings.extend(_judge_kept(policy, tree, own, expected))
     order = list(policy.rules)
     verdict.findings.sort(key=lambda finding: order.index(finding.rule))
     return verdict
@@ -141,7 +147,7 @@ def _meet(policy: Policy, loader: Loader, path: str, library: str, verdict: Verd
 def _judge_cuda(
     policy: Policy,
     native: Mapping[str, ElfFacts],
-    dists: Sequence[_Distribution],
+    dists: Sequence[Distribution],
     target_major: int | None,
     verdict: Verdict,
 ) -> None:
@@ -176,7 +182,7 @@ def _judge_cuda_library(
         verdict.findings.append(policy.finding(rule, left[0], message, evidence))
 
 
-def _judge_cuda_package(policy: Policy, dist: _Distribution, major: int, verdict: Verdict) -> None:
+def _judge_cuda_package(policy: Policy, dist: Distribution, major: int, verdict: Verdict) -> None:
     other = policy.cuda_package_major(dist.name)
     rule, what = "cuda-runtime-mismatch", f"CUDA {other} package"
     if other is None or other == major:
@@ -190,34 +196,9 @@ def _judge_cuda_package(policy: Policy, dist: _Distribution, major: int, verdict
     verdict.findings.append(policy.finding(rule, dist.label, message, evidence))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Distribution:
-    """An installed distribution, by the name of its dist-info folder."""
-
-    site: str
-    path: str
-    name: NormalizedName
-    version: str
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.version}"
-
-
-def _distributions(tree: Tree) -> Iterator[_Distribution]:
-    for path, node in tree.walk():
-        match = _SITE.fullmatch(path) if isinstance(node, Directory) else None
-        info = _DIST_INFO.fullmatch(match["rest"]) if match else None
-        if match and info:
-            name, version = canonicalize_name(info["name"]), info["version"]
-            yield _Distribution(site=match["site"], path=path, name=name, version=version)
-
-
 def _judge_distributions(
-    policy: Policy, dists: Sequence[_Distribution], expected: Expected, verdict: Verdict
+    policy: Policy, own: Sequence[Distribution], expected: Expected, verdict: Verdict
 ) -> None:
-    """Only the virtual environment's: what a base brings was never installed by us."""
-    own = [dist for dist in dists if dist.site.startswith(f"{expected.prefix}/")]
     excluded = {canonicalize_name(name) for name in expected.exclude}
     for dist in own:
         if dist.name in excluded:
@@ -231,13 +212,24 @@ def _judge_distributions(
             verdict.findings.append(policy.finding("lock-mismatch", subject, message, {}))
 
 
-def _compare(own: Sequence[_Distribution], lock: Lock) -> Iterator[tuple[str, str]]:
+def _judge_kept(
+    policy: Policy, tree: Tree, own: Sequence[Distribution], expected: Expected
+) -> Iterator[Finding]:
+    """Torch and what keeps it, as the lock says."""
+    lock = expected.lock
+    if lock is not None:
+        site = f"{expected.prefix}/lib/python{lock.python}/site-packages"
+        yield from judge_torch(policy, tree, own, lock, inventory=expected.inventory, site=site)
+        yield from judge_guard(policy, tree, expected.config, lock, expected.prefix)
+
+
+def _compare(own: Sequence[Distribution], lock: Lock) -> Iterator[tuple[str, str]]:
     locked = {canonicalize_name(wheel.name): wheel.version for wheel in lock.wheels}
     for dist in own:
         version = locked.get(dist.name)
         if version is None:
             yield dist.label, f"{dist.label} is in the image and not in the lock"
-        elif not _same_version(dist.version, version):
+        elif not same_version(dist.version, version):
             yield dist.label, f"{dist.label} is in the image, the lock has {version}"
     present = {dist.name for dist in own}
     for name in sorted(locked.keys() - present):
@@ -245,17 +237,9 @@ def _compare(own: Sequence[_Distribution], lock: Lock) -> Iterator[tuple[str, st
         yield label, f"{label} is in the lock and not in the image"
 
 
-def _same_version(one: str, other: str) -> bool:
-    try:
-        # A folder's name has `_` for `-` (PEP 427, "Escaping and Unicode").
-        return Version(one.replace("_", "-")) == Version(other)
-    except InvalidVersion:
-        return one == other
-
-
 def _allow(policy: Policy, verdict: Verdict, rule: str, path: str, what: str) -> bool:
     """Whether an allowance covers this, by the path below site-packages."""
-    match = _SITE.fullmatch(path)
+    match = SITE.fullmatch(path)
     inside = match["rest"] if match else path.lstrip("/")
     allowance = policy.allowance(rule, package=None, path=inside, library=what)
     if allowance is None:

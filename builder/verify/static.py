@@ -6,7 +6,6 @@ it: an image that shares layers with one seen before is not read again.
 
 from __future__ import annotations
 
-import io
 import posixpath
 import shutil
 import struct
@@ -22,9 +21,10 @@ from typing import IO, BinaryIO, cast
 from pydantic import TypeAdapter, ValidationError
 
 from builder.context import Context
-from builder.elf import MAGIC, ElfError, ElfFacts, Known, dynamic_span, read_elf
+from builder.elf import MAGIC, ElfFacts
+from builder.oci.elf_stream import read_or_unknown, read_passing
 from builder.oci.image import LayerBlob
-from builder.oci.reader import open_members
+from builder.oci.reader import member_path, open_members
 from builder.pool import threads
 from builder.scratch import write_whole
 
@@ -32,10 +32,6 @@ FORMAT = 1
 """Goes up whenever the same layer would give other facts; older ones are read anew."""
 
 _LAYERS_AT_ONCE = 2
-# Of a large file these parts are kept in memory: tables lie at its beginning, or at its end where
-# patchelf moved them. A file whose tables lie elsewhere is read again, into a temporary file.
-_HEAD_BYTES = 32 << 20
-_TAIL_BYTES = 16 << 20
 _READ_BYTES = 1 << 20
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
@@ -122,7 +118,7 @@ class _Scan:
         self.unread: set[str] = set()
 
     def take(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
-        path = _clean(member.name)
+        path = member_path(member.name)
         if path is None:
             return
         folder, name = posixpath.split(path)
@@ -143,18 +139,11 @@ class _Scan:
         magic = content.read(len(MAGIC))
         if magic != MAGIC:
             return
-        facts = _read_windows(magic, size, content)
+        facts = read_passing(magic, size, content)
         if facts is None:
             self.unread.add(path)
         else:
             self.elfs[path] = facts
-
-
-def _clean(name: str) -> str | None:
-    """A tar name as a path below the root; None for the root itself and for what leaves it."""
-    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    path = posixpath.normpath("/" + text.lstrip("/")).lstrip("/")
-    return path or None
 
 
 def _entry(member: tarfile.TarInfo, path: str) -> Entry:
@@ -163,72 +152,8 @@ def _entry(member: tarfile.TarInfo, path: str) -> Entry:
     if member.issym():
         return Entry(Kind.SYMLINK, path, member.linkname)
     if member.islnk():
-        return Entry(Kind.HARDLINK, path, _clean(member.linkname) or "")
+        return Entry(Kind.HARDLINK, path, member_path(member.linkname) or "")
     return Entry(Kind.FILE, path)
-
-
-def _read_windows(magic: bytes, size: int, content: IO[bytes]) -> ElfFacts | None:
-    """The facts of an ELF file of which only parts are kept; None where these do not suffice."""
-    head = magic + content.read(_HEAD_BYTES - len(magic))
-    if size <= len(head):
-        return _read_or_unknown(io.BytesIO(head))
-    try:
-        offset, length = dynamic_span(head) or (0, 0)
-        windows = [
-            _Window(max(offset, len(head)), offset + length),
-            _Window(max(size - _TAIL_BYTES, len(head)), size),
-        ]
-        at = len(head)
-        while chunk := content.read(_READ_BYTES):
-            for window in windows:
-                window.offer(at, chunk)
-            at += len(chunk)
-        return read_elf(cast(BinaryIO, _PartialFile(head, windows, size)))
-    except ElfError:
-        return None
-
-
-class _Window:
-    """The part of a file from `start` to `end`, filled as the file goes by."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.data = bytearray()
-        self._end = end
-
-    def offer(self, at: int, chunk: bytes) -> None:
-        """Take what belongs here out of the file's bytes from `at`."""
-        self.data += chunk[max(self.start - at, 0) : max(self._end - at, 0)]
-
-
-class _PartialFile:
-    """A file of which its head and some windows are there; reading the rest is an ElfError."""
-
-    def __init__(self, head: bytes, windows: Sequence[_Window], size: int) -> None:
-        self._parts = [(0, head), *((window.start, window.data) for window in windows)]
-        self._size, self._at = size, 0
-
-    def seek(self, offset: int) -> None:
-        self._at = offset
-
-    def read(self, size: int) -> bytes:
-        if self._at >= self._size:
-            return b""
-        for start, data in self._parts:
-            inside = self._at - start
-            if 0 <= inside < len(data):
-                piece = bytes(data[inside : inside + size])
-                self._at += len(piece)
-                return piece
-        raise ElfError(f"offset {self._at} was not kept")
-
-
-def _read_or_unknown(file: BinaryIO) -> ElfFacts:
-    """A file that only looks like ELF is not known, and does not end the verification."""
-    try:
-        return read_elf(file)
-    except ElfError:
-        return ElfFacts(known=Known.UNKNOWN, machine=0, bits=0)
 
 
 def _read_spooled(layer: LayerBlob, wanted: AbstractSet[str]) -> dict[str, ElfFacts]:
@@ -236,11 +161,11 @@ def _read_spooled(layer: LayerBlob, wanted: AbstractSet[str]) -> dict[str, ElfFa
     facts: dict[str, ElfFacts] = {}
     with open_members(layer.path, layer.digest) as members:
         for member, content in members:
-            name = _clean(member.name)
+            name = member_path(member.name)
             if name is not None and name in wanted and content is not None:
                 with tempfile.TemporaryFile() as file:
                     shutil.copyfileobj(content, file, _READ_BYTES)
-                    facts[name] = _read_or_unknown(cast(BinaryIO, file))
+                    facts[name] = read_or_unknown(cast(BinaryIO, file))
     return facts
 
 

@@ -16,6 +16,7 @@ from builder.audit.subject import Subject, SubjectOther, SubjectWheel
 from builder.context import Context
 from builder.errors import ExternalError, Finding, Severity
 from builder.http import Http
+from builder.lock.model import TorchIdentity
 from builder.lock.store import Store
 from tests.binaries import CUDA, X86_64, Elf, RangeServer
 from tests.builders import WheelText
@@ -63,6 +64,8 @@ class Shop:
         others: Sequence[SubjectOther] = (),
         deep: bool = False,
         offline: bool = False,
+        torch: TorchIdentity | None = None,
+        kept: Mapping[str, str] | None = None,
     ) -> Report:
         """Audit the lock, for CUDA 13."""
         subject = Subject(
@@ -70,6 +73,8 @@ class Shop:
             platform="linux/arm64",
             wheels=tuple(self.wheels),
             others=tuple(others),
+            torch=torch,
+            kept=kept or {},
         )
         with Http({}, offline=offline, transport=httpx.MockTransport(self.server)) as http:
             return audit(
@@ -287,3 +292,65 @@ def test_the_same_wheel_by_another_name_is_judged_by_that_name(shop: Shop) -> No
     (wheel,) = shop.wheels
     shop.wheels = [replace(wheel, filename="vllm-1.0-cp313-cp313-win_amd64.whl")]
     assert [finding.rule for finding in shop.findings()] == ["wrong-architecture"]
+
+
+# ── torch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def version_file(cuda: str | None) -> dict[str, bytes]:
+    return {"torch/version.py": f"__version__ = '1.0+x'\ncuda = {cuda!r}\n".encode()}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "rule", "said"),
+    [
+        (None, "cpu-only-torch", "torch 1.0: torch 1.0+x was built without CUDA"),
+        (
+            "12.8",
+            "cuda-runtime-mismatch",
+            "torch 1.0: was built for CUDA 12.8, the target has CUDA 13",
+        ),
+        ("13.2", None, ""),
+    ],
+)
+def test_which_cuda_a_torch_is_for(shop: Shop, cuda: str | None, rule: str, said: str) -> None:
+    """By its own word, or by the lock's, which then counts."""
+    shop.add("torch", version_file(cuda))
+    report = shop.audit()
+    assert [(finding.rule, finding.message) for finding in report.findings] == (
+        [(rule, said)] if rule else []
+    )
+    assert all(finding.severity is Severity.ERROR for finding in report.findings)
+    assert "not known" not in report.summary.replace("(0 not known)", "")
+    other = TorchIdentity(origin="wheel", version="1.0", cuda="13.0")
+    assert shop.audit(torch=other).findings == ()
+
+
+@pytest.mark.parametrize(
+    "text", [None, b"__version__ = open('/etc/passwd').read()", b"\0" * 20_000]
+)
+def test_a_torch_that_does_not_say_is_not_known(shop: Shop, text: bytes | None) -> None:
+    shop.add("torch", {} if text is None else {"torch/version.py": text})
+    shop.add("torchvision", {})
+    report = shop.audit()
+    assert report.findings == ()
+    assert ", torch's CUDA not known; " in report.summary
+    named = {"wheel": shop.wheels[0].filename, "file": "torch/version.py"}
+    assert report.as_dict()["unknown"] == [named]
+    chosen = TorchIdentity(origin="wheel", version="1.0", module="1.0+cpu")
+    assert [item.message for item in shop.audit(torch=chosen).findings] == [
+        "torch 1.0: torch 1.0+cpu was built without CUDA"
+    ]
+
+
+def test_nothing_comes_in_place_of_what_the_base_keeps(shop: Shop) -> None:
+    shop.add("Triton", {})
+    shop.add("numpy", {})
+    kept = {"torch": "2.10.0a0", "triton": "3.5.0"}
+    others = [SubjectOther(name="torch", version=None, kind="vcs", hashed=True)]
+    found = shop.audit(others=others, kept=kept).findings
+    said = "stays, and the lock brings another one"
+    assert [(item.rule, item.message) for item in found] == [
+        ("torch-replaced", f"Triton 1.0: the base's own 3.5.0 {said}"),
+        ("torch-replaced", f"torch: the base's own 2.10.0a0 {said}"),
+    ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.audit.subject import Subject, read_subject, subject_of
+from builder.audit.subject import Subject, SubjectOther, read_subject, subject_of
 from builder.errors import LockError, UsageError
-from builder.lock.model import Lock, LockedWheel, OciBase
+from builder.lock.model import Guard, Lock, LockedGit, LockedWheel, OciBase, TorchIdentity
 from builder.lock.pylock import write_lock
 
 _HASH = "a" * 64
@@ -49,7 +50,7 @@ def test_our_own_lock(tmp_path: Path) -> None:
         python="3.13",
         interpreter="/usr/bin/python3.13",
         glibc="2.41",
-        base=OciBase(path="base", digest="sha256:0"),
+        base=OciBase(path="base", digest=f"sha256:{'0' * 64}"),
         wheels=(wheel,),
         inputs={},
     )
@@ -61,6 +62,29 @@ def test_our_own_lock(tmp_path: Path) -> None:
     (only,) = subject.wheels
     assert only.filename == "vllm-0.13.0+cu130-cp38-abi3-manylinux_2_35_aarch64.whl"
     assert (only.label, only.sha256, only.hashed) == ("vllm 0.13.0+cu130", _HASH, True)
+
+
+def test_our_own_lock_on_a_base_with_torch() -> None:
+    """What the base keeps is known, and what has no wheel is there to be counted."""
+    torch = TorchIdentity(origin="base", version="2.10.0a0", cuda="13.0", sha256="a" * 64)
+    lock = Lock(
+        name="demo",
+        target="gb10",
+        platform="linux/arm64",
+        python="3.12",
+        interpreter="/usr/bin/python3.12",
+        glibc="2.39",
+        base=OciBase(path="base", digest=f"sha256:{'0' * 64}"),
+        wheels=(),
+        inputs={},
+        gits=(LockedGit(name="vllm", url="https://git.example/v", ref="v1", commit="c" * 40),),
+        torch=torch,
+        guard=Guard(packages={"torch": "2.10.0a0", "Triton": "3.5.0"}),
+    )
+    subject = subject_of(lock)
+    assert subject.others == (SubjectOther(name="vllm", version=None, kind="vcs", hashed=True),)
+    assert (subject.torch, subject.kept) == (torch, {"torch": "2.10.0a0", "triton": "3.5.0"})
+    assert subject_of(replace(lock, torch=replace(torch, origin="wheel"))).kept == {}
 
 
 def test_a_lock_of_ours_that_was_changed_is_refused(tmp_path: Path) -> None:

@@ -22,11 +22,18 @@ from builder.context import Context
 from builder.engines import assemble
 from builder.engines.assemble import Assembler, wheel_groups
 from builder.engines.base import Built, Engine
-from builder.errors import ExternalError, UsageError
+from builder.errors import ExternalError, MissingError, UsageError
 from builder.http import Http
-from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
+from builder.lock.model import (
+    DebianBase,
+    LockedDeb,
+    LockedGit,
+    LockedWheel,
+    OciBase,
+    RegistryBase,
+)
 from builder.lock.store import Store
-from builder.oci.image import MAX_LAYERS, holds, read_layout, write_layout
+from builder.oci.image import LAYER_GZIP, MAX_LAYERS, Image, holds, read_layout, write_layout
 from builder.oci.layer import LayerError, LayerWriter
 from builder.plan import Config, CopyFile, InstallWheels, Plan, Symlink, Venv, WriteFile
 from builder.progress import Advance, Progress
@@ -560,3 +567,75 @@ def test_no_document_of_the_image_names_this_host(workshop: Workshop) -> None:
     built = workshop.build()
     text = built.image.config_bytes + built.image.manifest_bytes
     assert str(workshop.sources).encode() not in text
+
+
+# ── a base in a registry ─────────────────────────────────────────────────────────────────────────
+
+_DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+def stored_base(workshop: Workshop, store: Store) -> RegistryBase:
+    """The layout's image as a registry with Docker's media types has it, brought into `store`."""
+    image = read_layout(workshop.sources / "base", "linux/arm64")
+    manifest = image.manifest_bytes.replace(LAYER_GZIP.encode(), _DOCKER_LAYER.encode())
+    store.put(image.config_bytes)
+    for layer in image.layers:
+        store.put(layer.path.read_bytes())
+    digest = f"sha256:{store.put(manifest)}"
+    return RegistryBase(image="registry.example/base:1", index=digest, digest=digest, size=1)
+
+
+def from_registry(workshop: Workshop, store: Store, base: RegistryBase) -> Built:
+    plan = plan_of(base=base)
+    return Assembler(store, workshop.context).build(plan, workshop.sources, workshop.layout)
+
+
+def test_a_base_in_a_registry_gives_the_same_image_as_in_a_layout(workshop: Workshop) -> None:
+    first = workshop.build().image
+    store = stock(workshop.context.cache, WHEELS)
+    second = from_registry(workshop, store, stored_base(workshop, store)).image
+    assert second.digest == first.digest
+    assert {layer.media_type for layer in second.layers} == {LAYER_GZIP}
+
+
+def test_a_base_that_is_not_in_the_store_is_named(workshop: Workshop) -> None:
+    store = stock(workshop.context.cache, WHEELS)
+    base = replace(stored_base(workshop, store), digest=f"sha256:{'1' * 64}")
+    with pytest.raises(ExternalError, match="1111: a blob of the base, not in the cache"):
+        from_registry(workshop, store, base)
+
+
+def layer_in(folder: Path, image: Image) -> Path:
+    return next(folder.rglob(image.layers[0].digest.removeprefix("sha256:")))
+
+
+def test_a_damaged_layer_in_the_cache_goes_away(workshop: Workshop) -> None:
+    store = stock(workshop.context.cache, WHEELS)
+    base = stored_base(workshop, store)
+    held = read_layout(workshop.sources / "base", "linux/arm64")
+    place = layer_in(workshop.context.cache / "files", held)
+    data = bytearray(place.read_bytes())
+    data[-1] ^= 1
+    place.chmod(0o644)
+    place.write_bytes(data)
+    with pytest.raises(ExternalError, match="this layer of the base was damaged in the cache"):
+        from_registry(workshop, store, base)
+    assert not place.exists()
+
+
+def test_a_vendored_layer_is_copied_and_stays_the_users(workshop: Workshop, tmp_path: Path) -> None:
+    stock(workshop.context.cache, WHEELS)
+    vendor = tmp_path / "vendor"
+    base = stored_base(workshop, Store(vendor))
+    store = Store(workshop.context.cache, [vendor])
+    image = from_registry(workshop, store, base).image
+    kept = layer_in(vendor, image)
+    assert not kept.samefile(layer_in(workshop.layout, image))
+    assert kept.read_bytes() == layer_in(workshop.layout, image).read_bytes()
+
+
+def test_what_must_be_compiled_is_refused_before_anything_is_made(workshop: Workshop) -> None:
+    git = LockedGit(name="vllm", url="https://git.example/vllm", ref="v1", commit="c" * 40)
+    with pytest.raises(MissingError, match=r"\(vllm at c{40}\) need an engine that runs steps"):
+        workshop.build(plan_of(compiled=(git,)))
+    assert not workshop.layout.exists()

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from builder.lock.model import DebianBase, Lock, LockedWheel, OciBase
+from builder import guard
+from builder.errors import LockError, UsageError
+from builder.lock.model import (
+    DebianBase,
+    Guard,
+    Lock,
+    LockedGit,
+    LockedWheel,
+    OciBase,
+    TorchIdentity,
+)
 from builder.plan import Config, CopyFile, InstallWheels, Plan, Symlink, Venv, WriteFile, make_plan
 from builder.recipe import load_recipe
 
@@ -128,3 +138,80 @@ def test_the_image_names_the_contents_that_it_was_made_of(
 def test_a_plan_is_made_of_its_arguments_alone(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     assert plan_of(tmp_path) == plan_of(tmp_path / "x")
+
+
+# ── torch ────────────────────────────────────────────────────────────────────────────────────────
+
+TORCH = TorchIdentity(origin="wheel", version="2.13.0", module="2.13.0+cu130", cuda="13.0")
+OF_BASE = replace(
+    LOCK,
+    torch=replace(TORCH, origin="base", folder="/usr/lib/python3/dist-packages/torch"),
+    guard=Guard(packages={"torch": "2.13.0"}, scripts={"torchrun": "torch.distributed.run:main"}),
+)
+
+
+def written(plan: Plan) -> dict[str, WriteFile]:
+    steps = (*plan.builder, *plan.runtime)
+    return {step.path: step for step in steps if isinstance(step, WriteFile)}
+
+
+def test_only_the_bases_torch_is_seen_through_the_environment(tmp_path: Path) -> None:
+    for lock, seen in ((LOCK, False), (replace(LOCK, torch=TORCH), False), (OF_BASE, True)):
+        plan = plan_of(tmp_path, lock=lock)
+        text = written(plan)["/opt/venv/pyvenv.cfg"].text
+        assert plan.venv.system_site is seen
+        assert f"include-system-site-packages = {str(seen).lower()}\n" in text
+
+
+def test_the_bases_programs_run_in_the_environment(tmp_path: Path) -> None:
+    script = written(plan_of(tmp_path, lock=OF_BASE))["/opt/venv/bin/torchrun"]
+    assert script.mode == 0o755
+    assert script.text.startswith("#!/opt/venv/bin/python\n")
+    assert "from torch.distributed.run import main\n" in script.text
+    assert script.text.endswith("    sys.exit(main())\n")
+
+
+@pytest.mark.parametrize(
+    "scripts", [{"../python": "a:b"}, {"x": "a"}, {"x": "a:b; import os"}, {"": "a:b"}]
+)
+def test_a_lock_cannot_write_just_any_program(tmp_path: Path, scripts: dict[str, str]) -> None:
+    lock = replace(OF_BASE, guard=Guard(scripts=scripts))
+    with pytest.raises(LockError, match=r"guard\.scripts: entry point"):
+        plan_of(tmp_path, lock=lock)
+
+
+@pytest.mark.parametrize("lock", [replace(LOCK, torch=TORCH), OF_BASE], ids=["wheel", "base"])
+def test_what_keeps_torch_is_in_the_image(tmp_path: Path, lock: Lock) -> None:
+    plan = plan_of(tmp_path, lock=lock)
+    assert {file.path for file in guard.guard_files(lock)} < written(plan).keys()
+    assert plan.config.path == "/opt/spark-build/bin:/opt/venv/bin"
+    assert guard.guard_environment(lock).items() < plan.config.env.items()
+    links = (step for step in plan.builder if isinstance(step, Symlink))
+    programs = [step for step in links if step.path.startswith(guard.BIN)]
+    assert [step.path.rpartition("/")[2] for step in programs] == ["pip", "pip3", "pip3.13", "uv"]
+    assert {step.target for step in programs} == {"/opt/spark-build/guard/wrapper"}
+
+
+@pytest.mark.parametrize("lock", [LOCK, OF_BASE], ids=["plain", "guarded"])
+def test_the_builder_stage_leaves_nothing_outside_of_what_is_kept(
+    tmp_path: Path, lock: Lock
+) -> None:
+    plan = plan_of(tmp_path, lock=lock)
+    paths = [step.path for step in plan.builder if not isinstance(step, InstallWheels)]
+    assert plan.kept[0] == plan.venv.prefix
+    assert all(path.startswith(tuple(f"{folder}/" for folder in plan.kept)) for path in paths)
+    outside = [step.path for step in plan.runtime if isinstance(step, WriteFile)]
+    assert outside == (["/etc/uv/uv.toml"] if lock.torch else [])
+
+
+@pytest.mark.parametrize("name", ["PIP_CONSTRAINT", "UV_EXCLUDE", "UV_SYSTEM_PYTHON"])
+def test_a_recipe_cannot_undo_what_keeps_torch(tmp_path: Path, name: str) -> None:
+    text = RECIPE.replace("HF_HOME", name)
+    with pytest.raises(UsageError, match=rf"recipe demo: env\.{name}: is set by spark-build"):
+        plan_of(tmp_path, text, OF_BASE)
+    assert plan_of(tmp_path, text).config.env[name] == "/data"
+
+
+def test_packages_that_must_be_compiled_are_told(tmp_path: Path) -> None:
+    git = LockedGit(name="vllm", url="https://git.example/vllm", ref="v1", commit="c" * 40)
+    assert plan_of(tmp_path, lock=replace(LOCK, gits=(git,))).compiled == (git,)

@@ -16,8 +16,8 @@ import zstandard
 from builder.context import Context
 from builder.elf import Known
 from builder.errors import ExternalError
+from builder.oci import elf_stream
 from builder.oci.image import LAYER_GZIP, LayerBlob, digest_of
-from builder.verify import static
 from builder.verify.static import Entry, Kind, parse_ld_cache, read_layer, read_layers
 from tests.binaries import Elf
 
@@ -115,9 +115,9 @@ def test_a_large_file_is_read_by_its_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With 600 bytes the parts do not hold the tables, and the file is read again, whole."""
-    monkeypatch.setattr(static, "_HEAD_BYTES", room)
-    monkeypatch.setattr(static, "_TAIL_BYTES", room)
-    monkeypatch.setattr(static, "_READ_BYTES", 1000)
+    monkeypatch.setattr(elf_stream, "_HEAD_BYTES", room)
+    monkeypatch.setattr(elf_stream, "_TAIL_BYTES", room)
+    monkeypatch.setattr(elf_stream, "_READ_BYTES", 1000)
     elf = replace(
         _ELF,
         defines=[f"version_{number}" for number in range(500)],
