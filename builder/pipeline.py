@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from builder.context import Context
 from builder.engines.assemble import Assembler
 from builder.engines.base import Built, Engine
 from builder.errors import Finding, FindingsError, RecipeError, Severity, UsageError
-from builder.http import Http
 from builder.lock import KEEP, Locked, Upgrade, lock_recipe
-from builder.lock.model import DebianBase, Lock, LockedFile
+from builder.lock.bases import fetch_base
+from builder.lock.model import DebianBase, Lock, LockedFile, RegistryBase
 from builder.lock.pylock import write_lock
-from builder.lock.store import Store
+from builder.lock.supply import Supply, open_supply
+from builder.lock.vendor import bring, open_vendor, parse_place
+from builder.oci.reference import Reference
 from builder.plan import Plan, make_plan
 from builder.progress import format_size
 from builder.recipe import LoadedRecipe, load_recipe, unsupported
@@ -36,7 +39,18 @@ from builder.scratch import write_whole
 from builder.targets import Target, find_target
 from builder.verify import VerifyReport, verify
 
-__all__ = ["Job", "Outcome", "audit", "build", "connect", "jobs", "lock", "plan"]
+__all__ = [
+    "Job",
+    "Outcome",
+    "audit",
+    "build",
+    "connect",
+    "fetch",
+    "jobs",
+    "lock",
+    "locked_files",
+    "plan",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,36 +118,37 @@ def jobs(recipe: Path, *, only: str | None, folder: Path) -> list[Job]:
     ]
 
 
-def connect(job: Job, context: Context) -> Http:
-    """The network as the job may use it, with the caller's credentials for its indexes."""
-    recipe = job.loaded.recipe
-    return Http(context.environ, offline=context.offline, indexes=recipe.index_urls)
+def connect(
+    job: Job, context: Context, places: Sequence[Path | Reference] = ()
+) -> AbstractContextManager[Supply]:
+    """The network as the job may use it, with the caller's credentials for its indexes.
+
+    Of `places`, where files are vendored, the folders are looked into before the network is asked.
+    """
+    folders = [place for place in places if isinstance(place, Path)]
+    return open_supply(context, indexes=job.loaded.recipe.index_urls, vendored=folders)
 
 
-def lock(
-    job: Job, *, context: Context, http: Http, upgrade: Upgrade = KEEP, frozen: bool = False
-) -> Locked:
+def lock(job: Job, supply: Supply, *, upgrade: Upgrade = KEEP, frozen: bool = False) -> Locked:
     """The first stage: see `lock_recipe`."""
-    locked = lock_recipe(
-        job.loaded, job.target, context=context, http=http, upgrade=upgrade, frozen=frozen
-    )
+    locked = lock_recipe(job.loaded, job.target, supply, upgrade=upgrade, frozen=frozen)
     state = "resolved" if locked.written else "up to date"
-    context.progress.stage("lock", f"{_contents(locked.lock)}, {state}: {locked.path}")
+    supply.context.progress.stage("lock", f"{_contents(locked.lock)}, {state}: {locked.path}")
     return locked
 
 
-def audit(job: Job, lock: Lock, *, context: Context, http: Http, deep: bool) -> audits.Report:
+def audit(job: Job, lock: Lock, supply: Supply, *, deep: bool = False) -> audits.Report:
     """The second stage: what the lock will do on the target, before anything is fetched."""
     report = audits.audit(
         lock,
         cuda_major=job.target.cuda.major,
         exclude=job.loaded.recipe.exclude,
-        http=http,
-        store=Store(context.cache),
-        context=context,
+        http=supply.http,
+        store=supply.store,
+        context=supply.context,
         deep=deep,
     )
-    context.progress.stage("audit", report.summary)
+    supply.context.progress.stage("audit", report.summary)
     return report
 
 
@@ -149,19 +164,26 @@ def build(
     upgrade: Upgrade = KEEP,
     frozen: bool = False,
     deep: bool = False,
+    vendored: Sequence[str] = (),
 ) -> Outcome:
-    """Every stage. Raises FindingsError where the audit or the verification finds an error."""
-    with connect(job, context) as http:
-        locked = lock(job, context=context, http=http, upgrade=upgrade, frozen=frozen)
-        report = audit(job, locked.lock, context=context, http=http, deep=deep)
+    """Every stage. Raises FindingsError where the audit or the verification finds an error.
+
+    `vendored` are the places, folders or `oci://REF`, whose files are taken first.
+    """
+    places = [parse_place(text) for text in vendored]
+    with connect(job, context, places) as supply:
+        kept = [open_vendor(place, supply) for place in places]
+        locked = lock(job, supply, upgrade=upgrade, frozen=frozen)
+        brought = sum(bring(locked.lock, vendor, supply) for vendor in kept)
+        report = audit(job, locked.lock, supply, deep=deep)
         _write_json(job, "audit.json", report.as_dict(), context)
         _stop_on_errors(report.findings, f"the audit of {locked.path} found", "nothing was built")
         image_plan = plan(job, locked.lock)
         _render(job, image_plan, locked, context)
-        store = Store(context.cache)
-        fetched = store.fetch(_files(locked.lock), http, context.progress, "fetch")
+        fetched = brought + fetch(locked.lock, supply)
         context.progress.stage("fetch", f"{format_size(fetched)} over the network")
-    built = _assemble(job, image_plan, Assembler(store, context), context)
+        engine = Assembler(supply.store, context)
+    built = _assemble(job, image_plan, engine, context)
     verified = _verify(job, locked.lock, built, context)
     return Outcome(
         job=job,
@@ -171,6 +193,22 @@ def build(
         built=built,
         verified=verified,
     )
+
+
+def fetch(lock: Lock, supply: Supply) -> int:
+    """Bring every file of the lock into the store; returns how many bytes came for it."""
+    fetched = 0
+    if isinstance(lock.base, RegistryBase):
+        fetched += fetch_base(lock.base, lock.platform, supply)
+    return fetched + supply.store.fetch(
+        locked_files(lock), supply.http, supply.context.progress, "fetch"
+    )
+
+
+def locked_files(lock: Lock) -> list[LockedFile]:
+    """The .debs and wheels of the lock; a registry base's blobs are not among them."""
+    debs = lock.base.debs if isinstance(lock.base, DebianBase) else ()
+    return [*debs, *lock.wheels]
 
 
 def _render(job: Job, image_plan: Plan, locked: Locked, context: Context) -> None:
@@ -199,14 +237,12 @@ def _verify(job: Job, lock: Lock, built: Built, context: Context) -> VerifyRepor
     return report
 
 
-def _files(lock: Lock) -> list[LockedFile]:
-    debs = lock.base.debs if isinstance(lock.base, DebianBase) else ()
-    return [*debs, *lock.wheels]
-
-
 def _contents(lock: Lock) -> str:
-    wheels = f"{len(lock.wheels)} wheels"
-    return f"{wheels}, {len(lock.base.debs)} debs" if isinstance(lock.base, DebianBase) else wheels
+    parts = [f"{len(lock.wheels)} wheels"]
+    if isinstance(lock.base, DebianBase):
+        parts.append(f"{len(lock.base.debs)} debs")
+    parts += [f"{git.name} from git" for git in lock.gits]
+    return ", ".join(parts)
 
 
 def _write_json(job: Job, name: str, value: dict[str, Any], context: Context) -> None:

@@ -6,6 +6,7 @@ Nothing heavy is imported before the arguments are known to be good, so `--help`
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import io
 import os
@@ -105,6 +106,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser, verbs = _parser()
     first = next((word for word in argv if not word.startswith("-")), None)
     if first is not None and first not in verbs:
+        if first.isalpha() and not Path(first).exists():
+            meant = difflib.get_close_matches(first, verbs, n=1)
+            also = f"; did you mean {meant[0]}?" if meant else ""
+            parser.error(f"no verb and no recipe is called {first!r}{also}")
         # `spark-build RECIPE`: options may stand before it, all of them are build's.
         argv = ["build", *argv]
     arguments = parser.parse_args(argv)
@@ -124,7 +129,7 @@ def _parser() -> tuple[argparse.ArgumentParser, frozenset[str]]:
     )
     parser.add_argument("--version", action="version", version=f"spark-build {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for add in (_add_build, _add_lock, _add_audit, _add_render, _add_verify, _add_schema):
+    for add in _ADD:
         add(verbs)
     return parser, frozenset(verbs.choices)
 
@@ -191,6 +196,13 @@ def _add_build(verbs: _Verbs[argparse.ArgumentParser]) -> None:
     parser.add_argument("--locked", action="store_true", help="fail if the lock would change")
     parser.add_argument("--deep", action="store_true", help="audit every ELF file whole")
     parser.add_argument(
+        "--vendor",
+        action="append",
+        metavar="DIR",
+        help="take files from this folder, or oci://REF, first (default: vendor/ beside the "
+        "recipe, where `spark-build vendor` made one; repeatable)",
+    )
+    parser.add_argument(
         "--build-dir",
         type=Path,
         default=Path("build"),
@@ -209,7 +221,10 @@ def _add_lock(verbs: _Verbs[argparse.ArgumentParser]) -> None:
     _recipe_options(parser)
     _lock_options(parser)
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; fail if the lock is missing or stale"
+        "--check",
+        action="store_true",
+        help="write nothing; say what changed since: the recipe, the base's tag, files that are "
+        "gone, replaced or yanked (with --offline the recipe alone is looked at)",
     )
 
 
@@ -275,3 +290,97 @@ def _add_schema(verbs: _Verbs[argparse.ArgumentParser]) -> None:
         "print the JSON Schema of recipes",
         "spark-build schema > recipe.schema.json",
     )
+
+
+def _add_diff(verbs: _Verbs[argparse.ArgumentParser]) -> None:
+    parser = _verb(
+        verbs,
+        "diff",
+        "say what differs between two locks, the weightiest first",
+        "spark-build diff old/pylock.quickstart-gb10.toml pylock.quickstart-gb10.toml",
+    )
+    parser.add_argument("old", type=Path, metavar="OLD", help="a lock")
+    parser.add_argument("new", type=Path, metavar="NEW", help="another lock")
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown"),
+        default="text",
+        help="text for a terminal, markdown for a pull request (default: text)",
+    )
+
+
+def _add_base(verbs: _Verbs[argparse.ArgumentParser]) -> None:
+    parser = _verb(
+        verbs,
+        "base",
+        "show what is known of a base image, and from where",
+        "spark-build base nvcr.io/nvidia/pytorch:25.11-py3",
+    )
+    parser.add_argument("image", metavar="IMAGE", help="an image in a registry")
+    parser.add_argument(
+        "--target", metavar="NAME", default="gb10", help="the GPU it is for (default: gb10)"
+    )
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="read its layers too, which fetches them: its torch and every package it has",
+    )
+    _work_options(parser)
+
+
+def _add_bump(verbs: _Verbs[argparse.ArgumentParser]) -> None:
+    parser = _verb(
+        verbs,
+        "bump",
+        "move a recipe's exact pins and its base's tag to the newest that pass the audit",
+        "spark-build bump recipes/quickstart.yaml | patch -p0",
+    )
+    _recipe_options(parser)
+    parser.add_argument(
+        "--write", action="store_true", help="change the recipe, instead of printing the diff"
+    )
+
+
+def _add_vendor(verbs: _Verbs[argparse.ArgumentParser]) -> None:
+    parser = _verb(
+        verbs,
+        "vendor",
+        "keep every file that a recipe's lock names, so that a build needs no network",
+        "spark-build vendor recipes/quickstart.yaml --to vendor",
+    )
+    _recipe_options(parser)
+    parser.add_argument(
+        "--to", required=True, metavar="DIR", help="a folder, or oci://REF in a registry"
+    )
+
+
+def _add_export(verbs: _Verbs[argparse.ArgumentParser]) -> None:
+    parser = _verb(
+        verbs,
+        "export",
+        "print a recipe for other tools: pyproject.toml, requirements.txt, pylock.toml",
+        "spark-build export recipes/quickstart.yaml --format pyproject",
+    )
+    _recipe_options(parser)
+    parser.add_argument(
+        "--format",
+        choices=("pyproject", "requirements", "pylock"),
+        required=True,
+        help="pyproject: what is asked for, as uv's project settings; the others: the lock",
+    )
+    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="write it there instead")
+
+
+_ADD = (
+    _add_build,
+    _add_lock,
+    _add_audit,
+    _add_render,
+    _add_verify,
+    _add_diff,
+    _add_base,
+    _add_bump,
+    _add_vendor,
+    _add_export,
+    _add_schema,
+)

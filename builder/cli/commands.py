@@ -9,17 +9,19 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, is_normalized_name
 
 from builder import audit as audits
-from builder import pipeline, recipe, render
-from builder.cli.output import print_findings, print_json, print_outcome
+from builder import pipeline, recipe, render, upkeep
+from builder.cli.output import print_findings, print_json, print_lines, print_outcome
 from builder.context import Context
 from builder.errors import Finding, FindingsError, Severity, UsageError, worst
 from builder.http import Http
-from builder.lock import Locked, Upgrade
+from builder.lock import Locked, Upgrade, diff_text
+from builder.lock import diff as diffs
 from builder.lock.pylock import read_lock
 from builder.lock.store import Store
 from builder.oci.image import read_layout
@@ -50,6 +52,7 @@ def _build(arguments: argparse.Namespace) -> int:
                 upgrade=_upgrade(arguments, frozen=arguments.locked),
                 frozen=arguments.locked,
                 deep=arguments.deep,
+                vendored=_vendored(arguments, job),
             )
         except FindingsError as error:
             _print_refusal(arguments, job, error)
@@ -88,10 +91,10 @@ def _lock(arguments: argparse.Namespace) -> int:
 
 def _lock_one(job: Job, context: Context, arguments: argparse.Namespace) -> Locked:
     upgrade = _upgrade(arguments, frozen=arguments.check)
-    with pipeline.connect(job, context) as http:
-        return pipeline.lock(
-            job, context=context, http=http, upgrade=upgrade, frozen=arguments.check
-        )
+    with pipeline.connect(job, context) as supply:
+        if arguments.check:
+            return upkeep.check(job, supply)
+        return pipeline.lock(job, supply, upgrade=upgrade)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -140,14 +143,18 @@ def _audit_one(
 def _render(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     [job] = _single(pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()))
-    with pipeline.connect(job, context) as http:
-        locked = pipeline.lock(job, context=context, http=http)
+    with pipeline.connect(job, context) as supply:
+        locked = pipeline.lock(job, supply)
     plan = pipeline.plan(job, locked.lock)
     texts: Mapping[str, Callable[..., str]] = {
         "containerfile": render.containerfile,
         "apptainer": render.apptainer,
     }
-    text = texts[arguments.format](plan)
+    return _print_text(arguments, texts[arguments.format](plan), context)
+
+
+def _print_text(arguments: argparse.Namespace, text: str, context: Context) -> int:
+    """Onto stdout, as JSON if asked, or whole into the file that was named."""
     if arguments.output is not None:
         write_whole(arguments.output, text.encode(), context.cache)
     elif arguments.json:
@@ -185,6 +192,62 @@ def _verify(arguments: argparse.Namespace) -> int:
     return _code(report.findings)
 
 
+def _diff(arguments: argparse.Namespace) -> int:
+    difference = diffs.compare(read_lock(arguments.old), read_lock(arguments.new))
+    if arguments.json:
+        print_json(diffs.as_dict(difference))
+    elif arguments.format == "markdown":
+        print(diff_text.markdown(difference), end="")
+    else:
+        print_lines(diff_text.lines(difference))
+    return 0
+
+
+def _base(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    target = find_target(arguments.target)
+    known = upkeep.base(arguments.image, target, context=context, layers=arguments.layers)
+    if arguments.json:
+        print_json(known.as_dict())
+    else:
+        print_lines(known.lines())
+        print_findings(known.findings)
+    return _code(known.findings)
+
+
+def _bump(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    chosen = pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path())
+    bump = upkeep.bump(chosen, context)
+    if arguments.write and bump.changes:
+        write_whole(arguments.recipe, bump.text.encode(), context.cache)
+    if arguments.json:
+        print_json(bump.as_dict())
+    else:
+        print(bump.diff, end="")
+    return 0
+
+
+def _vendor(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    results = []
+    for job in pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()):
+        with pipeline.connect(job, context) as supply:
+            kept = upkeep.vendor(job, supply, arguments.to)
+        results.append({"target": job.target.name, **asdict(kept)})
+        if not arguments.json:
+            print(f"{arguments.to}: {kept}")
+    if arguments.json:
+        print_json({"place": arguments.to, "vendored": results})
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    context = _context(arguments)
+    chosen = pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path())
+    return _print_text(arguments, upkeep.export(chosen, arguments.format, context), context)
+
+
 def _schema(_: argparse.Namespace) -> int:
     print_json(recipe.schema())
     return 0
@@ -196,6 +259,11 @@ _VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "render": _render,
     "verify": _verify,
+    "diff": _diff,
+    "base": _base,
+    "bump": _bump,
+    "vendor": _vendor,
+    "export": _export,
     "schema": _schema,
 }
 
@@ -230,6 +298,14 @@ def _epoch(environ: Mapping[str, str]) -> int:
     if not 0 <= epoch < 1 << 33:
         raise UsageError(f"SOURCE_DATE_EPOCH={text!r}: not a number of seconds since 1970")
     return epoch
+
+
+def _vendored(arguments: argparse.Namespace, job: Job) -> list[str]:
+    """The places that were named, else the folder `vendor` beside the recipe if it is one."""
+    if arguments.vendor is not None:
+        return list(arguments.vendor)
+    beside = job.loaded.folder / "vendor"
+    return [str(beside)] if (beside / "vendor.json").is_file() else []
 
 
 def _progress(arguments: argparse.Namespace) -> Progress:

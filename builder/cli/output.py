@@ -19,6 +19,12 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines for people, without whatever a terminal would act on."""
+    for line in lines:
+        print(printable(line))
+
+
 def print_findings(findings: Iterable[Finding]) -> None:
     """Every finding with its hint, the heaviest first; colours where stdout is a terminal."""
     order = list(Severity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packaging.markers import Environment
+from packaging.markers import Environment, Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from builder.errors import LockError
@@ -40,6 +40,12 @@ def markers(platform: str, python: str) -> Environment:
         python_version=python,
         sys_platform="linux",
     )
+
+
+def marker_holds(marker: Marker | None, environment: Environment, extra: str = "") -> bool:
+    """Whether a requirement with `marker` counts in `environment`, with `extra` asked for."""
+    values = {name: str(value) for name, value in environment.items()}
+    return marker is None or marker.evaluate({**values, "extra": extra})
 
 
 def uv_platform(platform: str, glibc: str) -> str:

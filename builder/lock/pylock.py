@@ -43,6 +43,8 @@ from builder.lock.platforms import MACHINES
 
 FORMAT = 2
 _TOOL = "spark-build"
+_ALWAYS = ("inputs", "tools")
+_DEB_KEYS = ("name", "version", "architecture", "url", "size", "sha256")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -154,7 +156,7 @@ def _document(lock: Lock) -> dict[str, Any]:
         "sources": [asdict(source) for source in lock.sources],
         "gits": {git.name: git.requires for git in lock.gits},
         "guard": {key: value for key, value in asdict(lock.guard).items() if value},
-        "base": asdict(lock.base),
+        "base": _write_base(lock.base),
     }
     pylock = Pylock(
         lock_version=Version("1.0"),
@@ -162,9 +164,19 @@ def _document(lock: Lock) -> dict[str, Any]:
         requires_python=SpecifierSet(f"=={lock.python}.*"),
         created_by=_TOOL,
         packages=packages,
-        tool={_TOOL: {key: value for key, value in plain(extra).items() if value}},
+        tool={
+            _TOOL: {key: value for key, value in plain(extra).items() if value or key in _ALWAYS}
+        },
     )
     return dict(pylock.to_dict())
+
+
+def _write_base(base: Base) -> dict[str, Any]:
+    """The name of each .deb first, for those who read a lock's diff."""
+    if not isinstance(base, DebianBase):
+        return asdict(base)
+    debs = [{key: getattr(deb, key) for key in _DEB_KEYS} for deb in base.debs]
+    return {"suite": base.suite, "debs": debs}
 
 
 def _environment(platform: str) -> str:
@@ -189,7 +201,7 @@ def _read_extra(document: Mapping[str, Any], source: str) -> _Extra:
             f"{source}: written in format {table.get('format')}, this spark-build reads {FORMAT}",
             hint="delete the file and run `spark-build lock RECIPE`",
         )
-    return _EXTRA.validate_python({"tools": {}, "inputs": {}, **table}, strict=False)
+    return _EXTRA.validate_python(table)
 
 
 def _lock(extra: _Extra, pylock: Pylock) -> Lock:

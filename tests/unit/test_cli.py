@@ -284,8 +284,13 @@ def test_a_broken_recipe_is_told_with_its_place(
 
 
 def test_a_folder_is_no_recipe(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["base"]) == 2
+    assert cli.main(["./base"]) == 2
     assert capsys.readouterr().err.startswith("error: base: ")
+
+
+def test_a_mistyped_verb_is_told_from_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audti", "x"]) == 2
+    assert "no verb and no recipe is called 'audti'; did you mean audit?" in capsys.readouterr().err
 
 
 def run_command(

@@ -55,6 +55,7 @@ class Apt:
         cwd: Path | None = None,
         check: bool = True,
         timeout_seconds: float | None = None,
+        stdin: str | None = None,
     ) -> Completed:
         self.calls.append(tuple(argv))
         assert env is not None

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder import lock as locks
 from builder.context import Context
 from builder.errors import LockError, StaleLockError, UsageError
-from builder.http import Http
-from builder.lock import Locked, Upgrade, drift, lock_recipe
+from builder.lock import Locked, Upgrade, closure, debs, drift, lock_recipe
 from builder.lock.model import DebianBase, LockedDeb, LockedWheel, OciBase
 from builder.lock.pylock import write_lock
+from builder.lock.supply import open_supply
 from builder.lock.wheels import Request
 from builder.oci.image import write_layout
 from builder.oci.layer import LayerWriter
@@ -63,8 +62,8 @@ class Resolver:
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     stand_in = Resolver()
-    monkeypatch.setattr(locks, "resolve", stand_in)
-    monkeypatch.setattr(locks, "uv_version", lambda: "0.9.8")
+    monkeypatch.setattr(closure, "resolve", stand_in)
+    monkeypatch.setattr(closure, "uv_version", lambda: "0.9.8")
     return stand_in
 
 
@@ -81,13 +80,13 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def lock(project: Path, context: Context, resolver: Resolver) -> Iterator[Callable[..., Locked]]:
     """`lock(text=…, target=…, …)` locks the recipe, with a new text where one is given."""
-    with Http({}, offline=True) as http:
+    with open_supply(replace(context, offline=True)) as supply:
 
         def run(text: str | None = None, *, target: str = "gb10", **settings: Any) -> Locked:
             if text is not None:
                 (project / "recipe.yaml").write_text(text)
             loaded = load_recipe(project / "recipe.yaml")
-            return lock_recipe(loaded, find_target(target), context=context, http=http, **settings)
+            return lock_recipe(loaded, find_target(target), supply, **settings)
 
         yield run
 
@@ -300,9 +299,9 @@ def test_a_debian_base_is_locked_by_its_packages(
         asked.append((*arguments, settings["mirror"]))
         return (DEB,)
 
-    monkeypatch.setattr(locks.debs, "resolve", resolve)
-    monkeypatch.setattr(locks.debs, "python_version", lambda debs: python)
-    monkeypatch.setattr(locks.debs, "glibc_version", lambda debs: "2.41")
+    monkeypatch.setattr(debs, "resolve", resolve)
+    monkeypatch.setattr(debs, "python_version", lambda found: python)
+    monkeypatch.setattr(debs, "glibc_version", lambda found: "2.41")
     base = "{debian: {suite: trixie, packages: [python3], mirror: 'https://debs.example/d'}}"
     text = RECIPE.replace("{oci: base}", base) + "system: [git]\n"
     if python is None:

@@ -10,7 +10,7 @@ from packaging.markers import Marker, default_environment
 from packaging.tags import Tag, sys_tags
 
 from builder.errors import LockError
-from builder.lock.platforms import MACHINES, markers, uv_platform, wheel_tags
+from builder.lock.platforms import MACHINES, marker_holds, markers, uv_platform, wheel_tags
 
 
 def names(tags: list[Tag]) -> list[str]:
@@ -122,3 +122,19 @@ def test_uv_is_asked_for_a_platform_that_it_knows(glibc: str, name: str) -> None
 def test_a_glibc_older_than_any_name_is_refused() -> None:
     with pytest.raises(LockError, match=r"glibc 2\.12"):
         uv_platform("linux/amd64", "2.12")
+
+
+@pytest.mark.parametrize(
+    ("marker", "extra", "holds"),
+    [
+        (None, "", True),
+        ("sys_platform == 'linux' and platform_machine == 'aarch64'", "", True),
+        ("platform_machine == 'x86_64'", "", False),
+        ("extra == 'gpu'", "", False),
+        ("extra == 'GPU'", "gpu", True),
+        ("python_version >= '3.13' or extra == 'gpu'", "gpu", True),
+    ],
+)
+def test_a_marker_holds_there_and_not_here(marker: str | None, extra: str, *, holds: bool) -> None:
+    found = None if marker is None else Marker(marker)
+    assert marker_holds(found, markers("linux/arm64", "3.12"), extra) == holds

@@ -1,0 +1,182 @@
+"""What is done with recipes and locks between builds: check, bump, vendor, export, look at a base.
+
+Each is a short way through parts of the pipeline; what they decide is decided in the stages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from builder import pipeline
+from builder.context import Context
+from builder.errors import Finding, LockError, Severity, StaleLockError
+from builder.lock import Locked
+from builder.lock import export as exports
+from builder.lock import vendor as vendors
+from builder.lock.bases import base_files, bring_image, fetch_base
+from builder.lock.bump import Change, Query, apply, propose, propose_base, unified, with_base
+from builder.lock.check import drift_of, stale_message
+from builder.lock.closure import answer, ask, resolve_lock
+from builder.lock.description import Description, FoundImage, describe
+from builder.lock.facts import find_fact
+from builder.lock.inventory import take_inventory
+from builder.lock.model import LockedFile, LockedWheel, RegistryBase
+from builder.lock.supply import Supply, open_supply
+from builder.lock.vendor import Vendored, parse_place
+from builder.lock.wheels import Request
+from builder.oci.manifest import INDEXES, read_index
+from builder.oci.reference import parse_reference
+from builder.pipeline import Job
+from builder.recipe import LoadedRecipe, parse_recipe
+from builder.targets import Target
+
+__all__ = ["Bump", "base", "bump", "check", "export", "vendor"]
+
+_BUMP_ATTEMPTS = 5
+
+
+def check(job: Job, supply: Supply) -> Locked:
+    """The lock, where it answers the recipe and all that it names is still there and the same.
+
+    Raises StaleLockError with a line for everything that drifted; offline only the recipe is
+    looked at.
+    """
+    locked = pipeline.lock(job, supply, frozen=True)
+    if not supply.context.offline:
+        lines = drift_of(locked.lock, recipe=job.loaded.recipe, supply=supply)
+        if lines:
+            raise StaleLockError(
+                stale_message(locked.path, lines),
+                hint="`spark-build lock RECIPE --upgrade` locks what is there now; "
+                "`spark-build diff` shows what that changes",
+            )
+    return locked
+
+
+def base(text: str, target: Target, *, context: Context, layers: bool) -> Description:
+    """What is known of the base image `text` for `target`; its layers are read only if asked."""
+    reference = parse_reference(text)
+    with open_supply(context) as supply:
+        remote = supply.registry.image(reference, target.platform)
+        top, media_type = supply.registry.get_manifest(reference)
+        named = read_index(top).manifests if media_type in INDEXES else ()
+        platforms = [str(entry.platform) for entry in named if entry.platform is not None]
+        inventory = (
+            None if not layers else take_inventory(bring_image(remote, supply), context.cache)
+        )
+    found = FoundImage(
+        reference=str(reference),
+        index=remote.index,
+        digest=remote.digest,
+        platform=target.platform,
+        platforms=tuple(platforms) or (target.platform,),
+        layers=tuple(layer.size for layer in remote.layers),
+    )
+    return describe(found, json.loads(remote.config), find_fact(str(reference)), inventory)
+
+
+def vendor(job: Job, supply: Supply, place: str) -> Vendored:
+    """Keep everything that the job's lock names at `place`, a folder or `oci://REF`."""
+    locked = pipeline.lock(job, supply)
+    blobs: tuple[LockedFile, ...] = ()
+    if isinstance(locked.lock.base, RegistryBase):
+        fetch_base(locked.lock.base, locked.lock.platform, supply)
+        blobs = tuple(base_files(locked.lock.base, supply.store))
+    return vendors.vendor(locked.lock, parse_place(place), supply=supply, blobs=blobs)
+
+
+def export(jobs: Sequence[Job], style: str, context: Context) -> str:
+    """A recipe's targets as text for other tools; `style` is one of `exports.FORMATS`."""
+    locks = []
+    for job in jobs:
+        with pipeline.connect(job, context) as supply:
+            locks.append(pipeline.lock(job, supply).lock)
+    return exports.export(jobs[0].loaded.recipe, locks, style)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bump:
+    """A proposal: the `changes`, as a unified `diff`, and the recipe's `text` with them made.
+
+    `refused` has the findings that kept newer versions out.
+    """
+
+    changes: tuple[Change, ...]
+    text: str
+    diff: str
+    refused: tuple[Finding, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """The proposal as JSON-ready values."""
+        return {
+            "changes": [
+                {
+                    "field": change.field,
+                    "line": change.line,
+                    "old": change.old,
+                    "new": change.new,
+                    "reason": change.reason,
+                }
+                for change in self.changes
+            ],
+            "diff": self.diff,
+            "refused": [finding.as_dict() for finding in self.refused],
+        }
+
+
+def bump(jobs: Sequence[Job], context: Context) -> Bump:
+    """The recipe of `jobs` with its base's tag and its pins at the newest that are admitted.
+
+    Each proposal is locked and audited, in no file; what the audit refuses is kept out of the next
+    proposal. Raises LockError where the audit still objects after some attempts.
+    """
+    loaded, targets = jobs[0].loaded, [job.target for job in jobs]
+    old = loaded.path.read_text(encoding="utf-8")
+    refused: dict[str, set[str]] = {}
+    findings: list[Finding] = []
+    with open_supply(context, indexes=loaded.recipe.index_urls) as supply:
+        base_change = propose_base(loaded, targets, supply.registry)
+        moved = loaded if base_change is None else with_base(loaded, base_change)
+        queries = [_query(moved, target, supply) for target in targets]
+        for _ in range(_BUMP_ATTEMPTS):
+            pins = propose(moved, queries, not_admitted=refused)
+            changes = (*([base_change] if base_change else []), *pins)
+            text = apply(old, changes)
+            objections = list(_objections(parse_recipe(text, loaded.path), targets, supply))
+            if not objections or not changes:
+                diff = unified(loaded.path, old, text)
+                return Bump(changes=changes, text=text, diff=diff, refused=tuple(findings))
+            findings += [finding for finding, _ in objections]
+            for _, wheel in objections:
+                refused.setdefault(wheel.name, set()).add(wheel.version)
+    raise LockError(
+        f"{loaded.path}: the audit refused {_BUMP_ATTEMPTS} proposals, the last for "
+        f"{findings[-1].message}",
+        hint="move the pins by hand, one at a time",
+    )
+
+
+def _query(loaded: LoadedRecipe, target: Target, supply: Supply) -> Query:
+    """What locking the recipe for `target` would ask, to be asked with other pins."""
+    question = ask(loaded, target, supply)
+
+    def resolve(request: Request) -> Sequence[LockedWheel]:
+        asked = replace(question, request=request)
+        return answer(loaded.recipe, target, asked, supply).wheels
+
+    return Query(request=question.request, resolve=resolve)
+
+
+def _objections(
+    loaded: LoadedRecipe, targets: Sequence[Target], supply: Supply
+) -> Iterator[tuple[Finding, LockedWheel]]:
+    """What the audit refuses of a recipe as it would lock now, and the wheel that it is about."""
+    for target in targets:
+        job = Job(loaded=loaded, target=target, folder=loaded.folder)
+        lock = resolve_lock(loaded, target, supply, inputs={})
+        packages = {f"{wheel.name} {wheel.version}": wheel for wheel in lock.wheels}
+        for finding in pipeline.audit(job, lock, supply).findings:
+            if finding.severity is Severity.ERROR and finding.subject in packages:
+                yield finding, packages[finding.subject]
