@@ -64,7 +64,9 @@ def base(text: str, target: Target, *, context: Context, layers: bool) -> Descri
         named = read_index(top).manifests if media_type in INDEXES else ()
         platforms = [str(entry.platform) for entry in named if entry.platform is not None]
         inventory = (
-            None if not layers else take_inventory(bring_image(remote, supply), context.cache)
+            None
+            if not layers
+            else take_inventory(bring_image(remote, supply), context.cache, context.progress)
         )
     found = FoundImage(
         reference=str(reference),
@@ -83,7 +85,7 @@ def vendor(job: Job, supply: Supply, place: str) -> Vendored:
     blobs: tuple[LockedFile, ...] = ()
     if isinstance(locked.lock.base, RegistryBase):
         fetch_base(locked.lock.base, locked.lock.platform, supply)
-        blobs = tuple(base_files(locked.lock.base, supply.store))
+        blobs = tuple(base_files(locked.lock.base, supply))
     return vendors.vendor(locked.lock, parse_place(place), supply=supply, blobs=blobs)
 
 

@@ -110,15 +110,15 @@ def _read_stored(store: Store, digest: str, shown: str) -> Image:
         raise UsageError(f"{shown}: not a sound image: {error}") from None
 
 
-def base_files(base: RegistryBase, store: Store) -> Iterator[LockedFile]:
+def base_files(base: RegistryBase, supply: Supply) -> Iterator[LockedFile]:
     """The locked base's blobs as files, all of them in the store: manifest, config, layers."""
-    image = stored_image(base, store)
-    reference = parse_reference(base.image)
-    place = f"https://{reference.registry}/v2/{reference.repository}/blobs"
+    image = stored_image(base, supply.store)
     config = json.loads(image.manifest_bytes)["config"]["digest"]
     sizes = {base.digest: len(image.manifest_bytes), config: len(image.config_bytes)}
+    reference = parse_reference(base.image)
     for digest, size in {**sizes, **{layer.digest: layer.size for layer in image.layers}}.items():
-        yield LockedFile(url=f"{place}/{digest}", sha256=digest_hex(digest), size=size)
+        url = supply.registry.blob_url(reference, digest)
+        yield LockedFile(url=url, sha256=digest_hex(digest), size=size)
 
 
 def _document(store: Store, digest: str) -> bytes:
@@ -167,7 +167,7 @@ def _debian_base(recipe: Recipe, debian: Debian, target: Target, context: Contex
 def _image_base(
     loaded: LoadedRecipe, image: Image, locked: OciBase | RegistryBase, context: Context
 ) -> ResolvedBase:
-    held = take_inventory(image, context.cache)
+    held = take_inventory(image, context.cache, context.progress)
     if held.python is None or held.interpreter is None:
         field, name = (
             ("oci", locked.path) if isinstance(locked, OciBase) else ("image", locked.image)

@@ -27,6 +27,8 @@ What the recipe asks of that package is then left to the build; whoever else req
 it is not satisfied.
 """
 
+BASE = "the base"
+
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 _BUILD = "999"
 
@@ -44,7 +46,7 @@ class Stub:
     version: str
     requires: tuple[str, ...] = ()
     pinned: bool
-    origin: str = "the base"
+    origin: str = BASE
 
     @property
     def key(self) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from builder.errors import LockError, UsageError
 from builder.http import Http, redact, without_credentials
 from builder.lock.model import LockedWheel
 from builder.lock.platforms import marker_holds, markers, uv_platform, wheel_tags
-from builder.lock.stubs import UNKNOWN_VERSION, Stub, must_stay, pinned_by_name, write_stubs
+from builder.lock.stubs import BASE, UNKNOWN_VERSION, Stub, must_stay, pinned_by_name, write_stubs
 from builder.lock.uv import Question, compile_lock, uv_environment, uv_version
 from builder.pool import threads
 from builder.process import Runner
@@ -205,7 +205,7 @@ def resolve(
     """
     request = _settled(request)
     wheels: tuple[LockedWheel, ...] = ()
-    if request.requirements or request.direct:
+    if request.requirements or request.direct or request.pinned or request.stubs:
         with scratch_folder(context.cache) as folder:
             write_stubs(folder / _STUBS, request.stubs, _stub_tag(request))
             question = _question(request, folder.resolve() / _STUBS, earlier, upgrade)
@@ -362,11 +362,14 @@ def _fitting(name: str, url: str, request: Request) -> str:
 
 
 def _check_upgrade(upgrade: Upgrade, wheels: Sequence[LockedWheel], stubs: Sequence[Stub]) -> None:
-    """A mistyped name must not pass for one that has nothing newer."""
+    """A mistyped name must not pass for one that has nothing newer.
+
+    One that is compiled is moved where its source is chosen.
+    """
     known = {wheel.name for wheel in wheels}
     there = {stub.key[0]: stub for stub in stubs}
     for name in map(canonicalize_name, upgrade.packages):
-        if name in there and name not in known and there[name].pinned:
+        if name in there and there[name].pinned and there[name].origin == BASE:
             raise UsageError(
                 f"--upgrade-package {name}: {there[name].version} is there already and must stay",
                 hint="another base brings another one",
