@@ -236,7 +236,7 @@ def _vendor(arguments: argparse.Namespace) -> int:
             kept = upkeep.vendor(job, supply, arguments.to)
         results.append({"target": job.target.name, **asdict(kept)})
         if not arguments.json:
-            print(f"{arguments.to}: {kept}")
+            print(f"{arguments.to}: {kept.summary}")
     if arguments.json:
         print_json({"place": arguments.to, "vendored": results})
     return 0

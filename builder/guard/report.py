@@ -53,7 +53,7 @@ def find_installed() -> Iterator[Installed]:
     seen = set()
     for found in importlib.metadata.distributions():
         name, folder = found.metadata["Name"], os.path.realpath(str(found.locate_file("")))
-        if name and (name, folder, found.version) not in seen:
+        if name and found.version and (name, folder, found.version) not in seen:
             seen.add((name, folder, found.version))
             yield Installed(_normalise(name), found.version, folder, found.requires or ())
 

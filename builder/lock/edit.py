@@ -34,16 +34,6 @@ class Change:
         """The place as people write it: `packages[0]`."""
         return dotted(self.at)
 
-    def as_dict(self) -> dict[str, object]:
-        """The change as JSON-ready values, in a fixed key order."""
-        return {
-            "field": self.field,
-            "line": self.line,
-            "old": self.old,
-            "new": self.new,
-            "reason": self.reason,
-        }
-
 
 def apply(text: str, changes: Sequence[Change]) -> str:
     """The recipe's `text` with the changes made, and nothing else changed.

@@ -20,6 +20,7 @@ from builder.lock.store import Store
 from builder.lock.supply import Supply
 from builder.oci.image import digest_hex
 from builder.oci.reference import Reference, parse_reference
+from builder.progress import format_size
 from builder.scratch import scratch_folder
 
 
@@ -53,6 +54,13 @@ class Vendored:
     new_files: int
     new_size: int
     digest: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        new = f"{self.new_files} of them new ({format_size(self.new_size)})"
+        text = f"{self.files} files ({format_size(self.size)}), {new}"
+        return text if self.digest is None else f"{text}, {self.digest}"
 
 
 def parse_place(text: str) -> Path | Reference:

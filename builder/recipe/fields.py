@@ -278,7 +278,10 @@ Url = Annotated[Line, AfterValidator(_check_url)]
 WheelUrl = Annotated[Url, AfterValidator(_check_wheel_url)]
 GitUrl = Annotated[
     Line,
-    Pattern(r"(?:https|ssh|git)://\S+|git@[^\s/]+:\S+", "a git URL (https://…, ssh://…)"),
+    Pattern(
+        r"(?:https|git)://[^\s@?#]+|ssh://(?:[A-Za-z0-9._-]+@)?[^\s@?#]+|git@[^\s/]+:[^\s?#]+",
+        "a git URL (https://…, ssh://…) without a password or a query",
+    ),
 ]
 ImagePath = Annotated[str, AfterValidator(_check_image_path)]
 ImageFile = Annotated[ImagePath, AfterValidator(_check_image_file)]

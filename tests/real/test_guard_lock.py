@@ -12,7 +12,8 @@ import os
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -125,14 +126,19 @@ def test_the_moment_that_a_recipe_stops_at_does_not_hide_the_base(context: Conte
 
 @dataclass
 class Index:
-    """A package index on loopback (PEP 691); `yanked` has reasons by version of `demo`."""
+    """A package index on loopback (PEP 691) of `demo`.
 
-    yanked: Mapping[str, str | bool]
+    `versions` has what each requires, `yanked` the reasons by version.
+    """
+
+    versions: Mapping[str, str]
+    yanked: Mapping[str, str | bool] = field(default_factory=dict)
 
     def file(self, version: str) -> bytes:
         out = io.BytesIO()
         info = f"demo-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\nRequires-Dist: gone\n"
+        metadata = f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n"
+        metadata += f"Requires-Dist: {self.versions[version]}\n"
         with zipfile.ZipFile(out, "w") as archive:
             archive.writestr(zipfile.ZipInfo(f"{info}/METADATA"), metadata)
             archive.writestr(zipfile.ZipInfo(f"{info}/WHEEL"), "Wheel-Version: 1.0\n")
@@ -147,26 +153,33 @@ class Index:
         return 404, "text/plain", b""
 
     def _files(self) -> Iterator[dict[str, object]]:
-        for version, yanked in self.yanked.items():
+        for version in self.versions:
             name = f"demo-{version}-py3-none-any.whl"
             digest = hashlib.sha256(self.file(version)).hexdigest()
-            hashes = {"sha256": digest}
-            yield {"filename": name, "url": f"/files/{name}", "hashes": hashes, "yanked": yanked}
+            yield {
+                "filename": name,
+                "url": f"/files/{name}",
+                "hashes": {"sha256": digest},
+                "yanked": self.yanked.get(version, False),
+            }
 
 
-@pytest.fixture
-def index() -> Iterator[str]:
-    """Where the index of `demo` 1.0 (fine), 1.1 (yanked, with a reason) and 1.2 (yanked) is."""
-    served = Index({"1.0": False, "1.1": "broken on arm64", "1.2": True})
+@contextmanager
+def serve(served: Index) -> Iterator[str]:
+    """Yield the URL of the index."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
         def do_GET(self) -> None:
             status, kind, data = served.answer(self.path)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if self.command == "GET":
+                self.wfile.write(data)
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Say nothing."""
@@ -174,19 +187,83 @@ def index() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/simple"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+PINS = Index(
+    versions={"1.0": "gone", "1.1": "gone", "1.2": "gone"},
+    yanked={"1.1": "broken on arm64", "1.2": True},
+)
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[str]:
+    with serve(PINS) as url:
+        yield url
+
+
+MET = ("", ">=2.8", ">2.9", "~=2.9", "==2.10.*", "<2.11,>=2.8", "<=2.10.0", ">=2.10.0a0", "!=2.9.0")
+UNMET = (">=2.10", "==2.10.0", "~=2.10.0", "<2.10", "==2.9.1", ">2.10.0a0")
+"""Which requirements an installed torch of that version meets, as pip and uv judge it."""
+
+TABLE = {f"{number}.0": f"torch{text}" for number, text in enumerate((*MET, *UNMET))}
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[str]:
+    """Where an index is whose `demo` requires another line of the table in each version."""
+    with serve(Index(TABLE)) as url:
+        yield url
+
+
+def asking(context: Context, index: str) -> Context:
+    """A run with this index, and nothing kept of others that had its address."""
+    own = {"UV_DEFAULT_INDEX": index, "UV_CACHE_DIR": str(context.cache / "uv")}
+    return replace(context, environ={**os.environ, **own})
+
+
+def ask_table(context: Context, table: str, version: str) -> Resolution:
+    own = asking(context, table)
+    with Http(own.environ) as http:
+        return resolve_on_base(
+            replace(REQUEST, requirements=(f"demo=={version}",)),
+            [Stub(name="torch", version=TORCH, pinned=True)],
+            (),
+            context=own,
+            http=http,
+            store=Store(own.cache),
+        )
+
+
+@pytest.mark.parametrize("version", list(TABLE)[: len(MET)])
+def test_what_the_bases_torch_meets_is_locked_without_it(
+    context: Context, table: str, version: str
+) -> None:
+    assert versions(ask_table(context, table, version)) == {"demo": version}
+
+
+@pytest.mark.parametrize("version", list(TABLE)[len(MET) :])
+def test_what_the_bases_torch_does_not_meet_is_refused(
+    context: Context, table: str, version: str
+) -> None:
+    with pytest.raises(LockError) as caught:
+        ask_table(context, table, version)
+    line = f"  - requires: {TABLE[version]}\n    by: demo\n"
+    assert line in (caught.value.hint or "")
 
 
 def test_pins_are_looked_up_as_the_index_serves_them_now(context: Context, index: str) -> None:
-    own = replace(context, environ={**os.environ, "UV_DEFAULT_INDEX": index})
+    own = asking(context, index)
     pins = [("demo", "1.0"), ("absent", "1.0"), ("demo", "9.9")]
     first, absent, newer = pinned_files(pins, REQUEST, context=own)
     [wheel] = first.wheels
     assert wheel.filename == "demo-1.0-py3-none-any.whl"
-    assert wheel.sha256 == hashlib.sha256(Index({}).file("1.0")).hexdigest()
+    assert wheel.sha256 == hashlib.sha256(PINS.file("1.0")).hexdigest()
     assert (first.yanked, first.missing) == (None, None)
     assert "absent" in (absent.missing or "")
     assert "demo==9.9" in (newer.missing or "")
@@ -196,7 +273,7 @@ def test_pins_are_looked_up_as_the_index_serves_them_now(context: Context, index
 def test_a_yanked_version_is_served_and_told(
     context: Context, index: str, version: str, reason: str
 ) -> None:
-    own = replace(context, environ={**os.environ, "UV_DEFAULT_INDEX": index})
+    own = asking(context, index)
     [found] = pinned_files([("demo", version)], REQUEST, context=own)
     assert found.yanked == reason
     assert len(found.wheels) == 1

@@ -29,7 +29,7 @@ _RECIPE = "name: small\ntarget: gb10\nbase: {oci: ./base}\npackages: [pygments, 
 _DEBIAN = """\
 name: debs
 target: gb10
-base: {debian: {suite: trixie, packages: [python3-minimal]}}
+base: {debian: {suite: trixie, packages: [python3]}}
 packages: [pygments]
 """
 

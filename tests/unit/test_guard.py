@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,11 @@ def test_the_configurations_say_the_same_as_the_variables() -> None:
     assert json.loads(overrides) == found["override.txt"].splitlines()
     names = [line.partition(" ")[0] for line in found["override.txt"].splitlines()]
     assert names == found["exclude.txt"].splitlines() == ["torch", "nvidia-nccl-cu13", "triton"]
+
+
+def test_the_report_is_for_an_older_python_too() -> None:
+    """It runs under whatever Python a base has."""
+    ast.parse(texts(LOCK)["report.py"], feature_version=(3, 8))
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────

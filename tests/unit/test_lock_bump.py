@@ -275,9 +275,9 @@ def test_the_torch_of_the_new_base_is_told(load: Load) -> None:
 
 def test_a_tag_without_the_platform_or_not_admitted_is_passed_over(load: Load) -> None:
     loaded = load("", base=NGC)
-    environments = {"25.11-py3": {}, "26.01-py3": {}, "26.02-py3": {}, "26.03-py3": {}}
+    tags = ("25.11-py3", "26.01-py3", "26.02-py3", "26.03-py3")
     absent = frozenset({("26.03-py3", "linux/arm64")})
-    images = Images(environments, absent=absent)
+    images = Images({tag: {} for tag in tags}, absent=absent)
     change = propose_base(loaded, [GB10], images, not_admitted={"26.02-py3"})
     assert change is not None
     assert change.new.endswith(":26.01-py3")

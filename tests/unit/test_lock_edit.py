@@ -82,9 +82,7 @@ def test_text_over_several_lines_becomes_one() -> None:
     assert edited == 'a: ["vllm ==0.32.0"] # folded\n'
 
 
-@pytest.mark.parametrize(
-    "text", ["b: &v 2.9\na: *v\n", "a: &v 2.9\nb: *v\n", "a: !!str 2.9\nb: &v 2.9\n"][:2]
-)
+@pytest.mark.parametrize("text", ["b: &v 2.9\na: *v\n", "a: &v 2.9\nb: *v\n"])
 def test_what_others_refer_to_is_left_to_people(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be changed alone") as caught:
         apply(text, [change(("a",), "2.9", "2.10")])
@@ -121,7 +119,8 @@ def recipes(draw: st.DrawFn) -> tuple[str, list[tuple[Where, str]]]:
     """A text with comments and odd layout, and its scalars in order."""
     flow, indent = draw(st.booleans()), " " * draw(st.integers(0, 4))
     style: Callable[[str], str]
-    items, scalars = [], []
+    items: list[str] = []
+    scalars: list[tuple[Where, str]] = []
     for index in range(draw(st.integers(1, 4))):
         value = f"pkg{index}=={draw(_VERSION)}"
         style, comment = draw(_STYLES), draw(_COMMENT)
@@ -165,11 +164,5 @@ def test_a_unified_diff() -> None:
 
 
 def test_a_change_names_its_field() -> None:
-    changed = Change(at=("packages", 0), line=7, old="a==1", new="a==2", reason="the newest")
-    assert changed.as_dict() == {
-        "field": "packages[0]",
-        "line": 7,
-        "old": "a==1",
-        "new": "a==2",
-        "reason": "the newest",
-    }
+    assert change(("packages", 0), "a==1", "a==2").field == "packages[0]"
+    assert change(("torch", "version"), "1", "2").field == "torch.version"

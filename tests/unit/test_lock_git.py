@@ -160,6 +160,28 @@ def test_everything_is_fetched_only_where_the_server_gives_no_single_commit(
     assert not list(context.cache.glob("git/*/*"))
 
 
+@pytest.mark.parametrize(
+    ("said", "there"),
+    [
+        (None, True),
+        ("fatal: remote error: upload-pack: not our ref cc", False),
+        ("error: Server does not allow request for unadvertised object cc", True),
+    ],
+)
+def test_a_server_is_asked_for_a_commit_by_itself(
+    context: Context, said: str | None, *, there: bool
+) -> None:
+    run = FakeGit(failures={} if said is None else {"fetch": said})
+    assert Git(context, run).has_commit(URL, COMMIT) == there
+    assert run.asked[-1][-3:] == ["--", URL, COMMIT]
+
+
+def test_a_server_that_cannot_be_asked_is_no_answer(context: Context) -> None:
+    run = FakeGit(failures={"fetch": "fatal: Could not resolve host: git.example"})
+    with pytest.raises(ExternalError, match="Could not resolve host"):
+        Git(context, run).has_commit(URL, COMMIT)
+
+
 def test_another_object_than_a_commit_is_not_kept(context: Context) -> None:
     for answers in ({**WHOLE, "rev-parse": TAG}, {**WHOLE, "cat-file": "tag\n"}):
         with pytest.raises(ExternalError, match="is not the id of a commit there"):

@@ -119,6 +119,22 @@ def test_only_what_the_base_meets_counts_of_its_requirements(line: str, kept: st
     assert stub(inventory).requires == (() if kept is None else (kept,))
 
 
+@pytest.mark.parametrize(
+    ("specifier", "met"),
+    [
+        *((text, True) for text in ("", ">=2.8", ">2.9", "~=2.9", "==2.10.*", "<2.11,>=2.8")),
+        *((text, True) for text in ("<=2.10.0", ">=2.10.0a0", "==2.10.0a0", "!=2.9.0")),
+        *((text, False) for text in (">=2.10", "==2.10.0", "~=2.10.0", "<2.10", "==2.9.1")),
+        (">2.10.0a0", False),
+    ],
+)
+def test_a_snapshot_of_torch_meets_what_pip_and_uv_say_it_does(
+    specifier: str, *, met: bool
+) -> None:
+    inventory = base(held("demo", "1.0", f"torch{specifier}"), held("torch", TORCH))
+    assert bool(stub(inventory).requires) == met
+
+
 def test_a_build_of_triton_by_another_name_stands_for_triton() -> None:
     inventory = base(held("torch", TORCH), held("pytorch-triton", "3.4.0+gitc817b9b6"))
     assert stub(inventory, "triton") == Stub(

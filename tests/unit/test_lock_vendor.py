@@ -182,6 +182,7 @@ def test_a_folder_holds_every_file_and_says_what_it_is(here: World, tmp_path: Pa
     done = vendor(LOCK, folder, supply=here.supply)
     size = sum(map(len, ALL))
     assert done == Vendored(files=3, size=size, new_files=3, new_size=size)
+    assert done.summary == "3 files (8.6 kB), 3 of them new (8.6 kB)"
     found = contents(folder)
     index = json.loads(found.pop("vendor.json"))
     assert found == {held(data): data for data in ALL}
@@ -300,6 +301,7 @@ def test_a_registry_holds_the_same_as_one_artifact(here: World, tmp_path: Path) 
     done = vendor(LOCK, PLACE, supply=here.supply)
     manifest = here.registry.manifests[str(PLACE)]
     assert done.digest == digest_of(manifest)
+    assert done.summary.endswith(f", {done.digest}")
     document = json.loads(manifest)
     assert document["artifactType"] == "application/vnd.spark-build.vendor.v1"
     assert document["config"] == {

@@ -97,6 +97,13 @@ def test_indexes_pins_and_settings_reach_uv(context: Context) -> None:
     }
 
 
+def test_the_commit_of_what_is_compiled_is_moved_elsewhere(context: Context) -> None:
+    vllm = Stub(name="vllm", version="0.13", requires=("numpy",), pinned=True, origin="git")
+    request = replace(REQUEST, requirements=(), stubs=(vllm,))
+    found = run(context, Uv(pylock(NUMPY)), request, upgrade=Upgrade(packages=("vllm",)))
+    assert [entry.name for entry in found] == ["numpy"]
+
+
 EARLIER = (
     LockedWheel(
         name="numpy", version="0.9", url="https://n.example/n.whl", sha256="b" * 64, size=9
