@@ -180,9 +180,10 @@ def build(
         _stop_on_errors(report.findings, f"the audit of {locked.path} found", "nothing was built")
         image_plan = plan(job, locked.lock)
         _render(job, image_plan, locked, context)
+        engine = Assembler(supply.store, context)
+        engine.check(image_plan)
         fetched = brought + fetch(locked.lock, supply)
         context.progress.stage("fetch", f"{format_size(fetched)} over the network")
-        engine = Assembler(supply.store, context)
     built = _assemble(job, image_plan, engine, context)
     verified = _verify(job, locked.lock, built, context)
     return Outcome(

@@ -135,7 +135,7 @@ def bump(jobs: Sequence[Job], context: Context) -> Bump:
     proposal. Raises LockError where the audit still objects after some attempts.
     """
     loaded, targets = jobs[0].loaded, [job.target for job in jobs]
-    old = loaded.path.read_text(encoding="utf-8")
+    old = loaded.path.read_bytes().decode()  # as it is, line ends too
     refused: dict[str, set[str]] = {}
     findings: list[Finding] = []
     with open_supply(context, indexes=loaded.recipe.index_urls) as supply:
@@ -151,13 +151,21 @@ def bump(jobs: Sequence[Job], context: Context) -> Bump:
                 diff = unified(loaded.path, old, text)
                 return Bump(changes=changes, text=text, diff=diff, refused=tuple(findings))
             findings += [finding for finding, _ in objections]
-            for _, wheel in objections:
-                refused.setdefault(wheel.name, set()).add(wheel.version)
+            if not _refuse(refused, [wheel for _, wheel in objections]):
+                break  # what the recipe has now is what is refused
     raise LockError(
-        f"{loaded.path}: the audit refused {_BUMP_ATTEMPTS} proposals, the last for "
+        f"{loaded.path}: the audit refuses what could be proposed, the last time because "
         f"{findings[-1].message}",
         hint="move the pins by hand, one at a time",
     )
+
+
+def _refuse(refused: dict[str, set[str]], wheels: Sequence[LockedWheel]) -> bool:
+    """Keep these versions out from now on; False where all of them were kept out already."""
+    before = sum(map(len, refused.values()))
+    for wheel in wheels:
+        refused.setdefault(wheel.name, set()).add(wheel.version)
+    return sum(map(len, refused.values())) > before
 
 
 def _query(loaded: LoadedRecipe, target: Target, supply: Supply) -> Query:

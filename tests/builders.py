@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import re
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 
 from builder.lock.model import LockedWheel
-from builder.oci.image import LAYER_GZIP, Image, LayerBlob, write_layout
+from builder.oci.image import LAYER_GZIP, Image, LayerBlob, digest_of, write_layout
 from builder.oci.layer import LayerWriter
 
 FAR_URL = "https://files.example/packages"
@@ -34,6 +35,7 @@ class WheelText:
 
     name: str = "demo"
     version: str = "1.0"
+    requires: Sequence[str] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     modes: Mapping[str, int] = field(default_factory=dict)
     entry_points: str | None = None
@@ -51,6 +53,7 @@ class WheelText:
     def members(self) -> dict[str, bytes]:
         info = f"{self.stem}.dist-info"
         metadata = f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"
+        metadata += "".join(f"Requires-Dist: {text}\n" for text in self.requires)
         wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         members = dict(self.files)
         members[f"{info}/METADATA"] = metadata.encode()
@@ -112,6 +115,74 @@ def write_layer(path: Path, write: Callable[[LayerWriter], object]) -> LayerBlob
         media_type=LAYER_GZIP,
         path=path,
     )
+
+
+@dataclass(frozen=True)
+class Hardlink:
+    """A second name of the file at `target`, a path from the root."""
+
+    target: str
+
+
+Content = bytes | str | Hardlink | None
+"""Of an entry in a tar: a file's bytes, a symbolic link's target, a hard link, or a folder."""
+
+
+def write_tar(path: Path, entries: Mapping[str, Content]) -> LayerBlob:
+    """A layer as others write it, in the order given: ours holds no whiteouts."""
+    with tarfile.open(path, "w") as archive:
+        for name, content in entries.items():
+            info = tarfile.TarInfo(name)
+            match content:
+                case bytes():
+                    info.size = len(content)
+                case str():
+                    info.type, info.linkname = tarfile.SYMTYPE, content
+                case Hardlink():
+                    info.type, info.linkname = tarfile.LNKTYPE, content.target
+                case None:
+                    info.type = tarfile.DIRTYPE
+            archive.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+    raw = path.read_bytes()
+    digest = digest_of(raw)
+    return LayerBlob(digest=digest, diff_id=digest, size=len(raw), media_type=LAYER_GZIP, path=path)
+
+
+def installed(wheel: WheelText, site: str, *, record: bool = True) -> dict[str, Content]:
+    """The files of an installed wheel, in the package folder `site`, a path from the root."""
+    return {
+        f"{site}/{name}": data
+        for name, data in wheel.members().items()
+        if record or not name.endswith("/RECORD")
+    }
+
+
+NGC_SITE = "usr/local/lib/python3.12/dist-packages"
+NGC_TORCH = "2.10.0a0+b558c986e8.nv25.11"
+
+
+def ngc_torch(
+    *, module: str = NGC_TORCH, version: str = NGC_TORCH, cuda: str | None = "13.0"
+) -> WheelText:
+    """A torch as NVIDIA's images have it, without its libraries."""
+    text = (
+        "from typing import Optional\n"
+        "__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip', 'rocm', 'xpu']\n"
+        f"__version__ = {module!r}\ndebug = False\ncuda: Optional[str] = {cuda!r}\n"
+        "git_version = '0123456789'\nhip: Optional[str] = None\n"
+    )
+    files = {"torch/__init__.py": b"", "torch/version.py": text.encode(), "functorch/x.py": b"x"}
+    return WheelText(name="torch", version=version, files=files)
+
+
+def ngc_layer() -> dict[str, Content]:
+    """What an NGC-like base has besides its packages: Ubuntu's Python 3.12, and a glibc."""
+    return {
+        "usr/bin/python3.12": b"\x7fELF",
+        "usr/bin/python3": "python3.12",
+        "usr/lib/python3.12/os.py": b"",
+        "usr/lib/aarch64-linux-gnu/libc.so.6": b"\0GLIBC_2.17\0GLIBC_2.39\0",
+    }
 
 
 def image_of(

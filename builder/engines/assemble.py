@@ -78,9 +78,19 @@ class Assembler:
         """Nothing beyond Python is needed."""
         return None
 
+    def check(self, plan: Plan) -> None:
+        """See `Engine.check`: nothing is run, so nothing can be compiled."""
+        if plan.compiled:
+            named = ", ".join(f"{git.name} at {git.commit}" for git in plan.compiled)
+            raise MissingError(
+                f"{plan.name}: packages that are compiled ({named}) need an engine that runs steps "
+                "inside the image; this version has none",
+                hint="take a wheel of the package, or leave it out",
+            )
+
     def build(self, plan: Plan, sources: Path, destination: Path) -> Built:
         """See `Engine.build`; MissingError for a plan with packages that must be compiled."""
-        _refuse_compiled(plan)
+        self.check(plan)
         _refuse_own_base(plan, sources, destination)
         base = self._base_image(plan, sources)
         parts = [*self._debian(plan), *self._wheels(plan), self._own(plan, sources)]
@@ -259,16 +269,6 @@ def _refuse_own_base(plan: Plan, sources: Path, destination: Path) -> None:
         raise UsageError(
             f"{plan.name}: the base is {base}, and the image would replace it",
             hint="copy the base to another folder, or give the image another name",
-        )
-
-
-def _refuse_compiled(plan: Plan) -> None:
-    if plan.compiled:
-        named = ", ".join(f"{git.name} at {git.commit}" for git in plan.compiled)
-        raise MissingError(
-            f"{plan.name}: packages that are compiled ({named}) need an engine that runs steps "
-            "inside the image; this version has none",
-            hint="take a wheel of the package, or leave it out",
         )
 
 

@@ -34,6 +34,9 @@ class Engine(Protocol):
     def missing(self) -> Finding | None:
         """What the host lacks for this engine; None where it can run."""
 
+    def check(self, plan: Plan) -> None:
+        """Raise MissingError where `plan` has a step that this engine cannot do."""
+
     def build(self, plan: Plan, sources: Path, destination: Path) -> Built:
         """Build `plan` and leave an OCI layout at `destination`, whole or not at all.
 

@@ -157,11 +157,7 @@ def test_an_exact_version_lets_a_build_for_the_cpu_in_unless_it_is_compared_as_t
 _HARD = ("torch", "torch>=2.10", "torch<2.10", "torch==2.11.0")
 _GUARDED = [
     *((UV, requirement) for requirement in MEETS),
-    *(
-        (FORCES[force], requirement)
-        for force in FORCES
-        for requirement in ("torch", "torch==2.11.0")
-    ),
+    *((force, "torch") for force in FORCES.values()),
     *((PIP, requirement) for requirement in _HARD),
 ]
 
@@ -242,13 +238,32 @@ def test_an_install_without_consequences_is_not_spoken_about(bench: Bench) -> No
         assert "spark-build" not in done.stderr
 
 
+def test_a_pip_of_the_base_installs_into_the_environment(bench: Bench) -> None:
+    container = bench.fresh(bench.plain)
+    env = container.guard()
+    _remove_pip(container)
+    tools = container.root / "tools"
+    tools.mkdir()
+    own = container.root / "made" / "venv" / "bin" / "python"
+    (tools / "pip").write_text(f'#!/bin/sh\nexec {own} -m pip "$@"\n')
+    (tools / "pip").chmod(0o755)
+    env["PATH"] += f":{tools}"
+    assert container.install(env, *PIP, bench.names["torch"]).returncode == 0
+    assert list(container.venv.glob(f"lib/*/site-packages/{bench.names['torch']}-1.0.dist-info"))
+    assert container.install(env, *PIP, bench.names["torch==2.11.0"]).returncode == 1
+    assert container.torches() == [NGC]
+
+
 def test_the_wrappers_without_anything_behind_them(bench: Bench) -> None:
     container = bench.fresh(bench.plain)
     env = container.guard()
-    site = container.venv / "lib"
-    shutil.rmtree(next(site.glob("*/site-packages/pip")))
-    env["PATH"] = f"{container.root}/opt/spark-build/bin:{container.root}/bin"
-    (container.root / "bin").mkdir(exist_ok=True)
+    _remove_pip(container)
+    env["PATH"] = f"{container.root}/opt/spark-build/bin:/nowhere"
     for name in ("pip", "pip3", "uv"):
         done = container.run(env, name, "install", "x")
         assert (done.returncode, done.stderr) == (127, f"{name}: not found\n")
+
+
+def _remove_pip(container: Container) -> None:
+    for path in [*container.venv.glob("lib/*/site-packages/pip"), *container.venv.glob("bin/pip*")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
