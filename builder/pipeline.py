@@ -26,7 +26,7 @@ from builder.engines.assemble import Assembler
 from builder.engines.base import Built, Engine
 from builder.errors import Finding, FindingsError, RecipeError, Severity, UsageError
 from builder.lock import KEEP, Locked, Upgrade, lock_recipe
-from builder.lock.bases import fetch_base
+from builder.lock.base.image import fetch_base
 from builder.lock.model import DebianBase, Lock, LockedFile, RegistryBase
 from builder.lock.pylock import write_lock
 from builder.lock.supply import Supply, open_supply

@@ -15,13 +15,21 @@ from builder.errors import Finding, LockError, Severity, StaleLockError
 from builder.lock import Locked
 from builder.lock import export as exports
 from builder.lock import vendor as vendors
-from builder.lock.bases import base_files, bring_image, fetch_base
-from builder.lock.bump import Change, Query, apply, propose, propose_base, unified, with_base
-from builder.lock.check import drift_of, stale_message
+from builder.lock.base.description import Description, FoundImage, describe
+from builder.lock.base.facts import find_fact
+from builder.lock.base.image import base_files, bring_image, fetch_base
+from builder.lock.base.inventory import take_inventory
+from builder.lock.changes.bump import (
+    Change,
+    Query,
+    apply,
+    propose,
+    propose_base,
+    unified,
+    with_base,
+)
+from builder.lock.changes.check import drift_of, stale_message
 from builder.lock.closure import answer, ask, resolve_lock
-from builder.lock.description import Description, FoundImage, describe
-from builder.lock.facts import find_fact
-from builder.lock.inventory import take_inventory
 from builder.lock.model import LockedFile, LockedWheel, RegistryBase
 from builder.lock.supply import Supply, open_supply
 from builder.lock.vendor import Vendored, parse_place

@@ -21,9 +21,9 @@ from builder.context import Context
 from builder.elf import Known
 from builder.errors import ExternalError, Finding
 from builder.http import Http
+from builder.lock.base.torch_version import TORCH_VERSION_FILE
 from builder.lock.model import Lock, LockedFile
 from builder.lock.store import Store
-from builder.lock.torch_version import TORCH_VERSION_FILE
 from builder.pool import threads
 from builder.progress import format_size
 from builder.remote import Source, WheelError, open_local, open_remote

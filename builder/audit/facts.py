@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from builder.elf import MAGIC, ElfError, ElfFacts, Known, read_elf, read_prefix
 from builder.errors import LockError, UsageError
-from builder.lock.torch_version import (
+from builder.lock.base.torch_version import (
     TORCH_VERSION_FILE,
     TORCH_VERSION_MAX_BYTES,
     TorchVersion,

@@ -20,8 +20,9 @@ from builder.cli.output import print_findings, print_json, print_lines, print_ou
 from builder.context import Context
 from builder.errors import Finding, FindingsError, Severity, UsageError, worst
 from builder.http import Http
-from builder.lock import Locked, Upgrade, diff_text
-from builder.lock import diff as diffs
+from builder.lock import Locked, Upgrade
+from builder.lock.changes import diff as diffs
+from builder.lock.changes import diff_text
 from builder.lock.pylock import read_lock
 from builder.lock.store import Store
 from builder.oci.image import read_layout

@@ -21,7 +21,7 @@ from builder.engines.debian.rootfs import layout_key, write_rootfs
 from builder.engines.layers import LayerCache, MadeLayer
 from builder.engines.wheel import INSTALL_VERSION, Entry, Wheel
 from builder.errors import ExternalError, Finding, MissingError, UsageError
-from builder.lock.bases import stored_image
+from builder.lock.base.image import stored_image
 from builder.lock.model import (
     DebianBase,
     LockedDeb,

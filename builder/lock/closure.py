@@ -13,7 +13,7 @@ from typing import Any
 from builder import __version__
 from builder.errors import LockError
 from builder.lock.acceptance import Resolution, resolve_on_base
-from builder.lock.bases import ResolvedBase, resolve_base
+from builder.lock.base.image import ResolvedBase, resolve_base
 from builder.lock.guard import base_guard, stubs_of, wheel_guard
 from builder.lock.model import Guard, Lock, LockedGit, TorchIdentity
 from builder.lock.sources import Choice, choose

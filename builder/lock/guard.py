@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from builder.document import read_document, validate
 from builder.errors import LockError
-from builder.lock.inventory import Distribution, Inventory
+from builder.lock.base.inventory import Distribution, Inventory
 from builder.lock.model import Guard, LockedWheel, Shadow
 from builder.lock.platforms import marker_holds, markers
 from builder.lock.stubs import Stub

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from builder.errors import LockError
 from builder.http import Http
-from builder.lock.inventory import Inventory
+from builder.lock.base.inventory import Inventory
+from builder.lock.base.torch_version import TORCH_VERSION_FILE, parse_torch_version
 from builder.lock.members import read_member
 from builder.lock.model import LockedWheel, TorchIdentity
 from builder.lock.store import Store
-from builder.lock.torch_version import TORCH_VERSION_FILE, parse_torch_version
 
 _TORCH = "torch"
 _VERSION_FILE = re.compile(re.escape(TORCH_VERSION_FILE))

@@ -16,7 +16,7 @@ from builder.audit.judge import Allowed, count_findings
 from builder.audit.policy import load_policy
 from builder.context import Context
 from builder.errors import Finding, Severity, worst
-from builder.lock.inventory import Inventory, image_environment, take_inventory
+from builder.lock.base.inventory import Inventory, image_environment, take_inventory
 from builder.lock.model import Lock
 from builder.oci.image import Image
 from builder.plan import PREFIX

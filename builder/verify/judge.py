@@ -13,7 +13,7 @@ from builder.audit.judge import Allowed, list_files, name_files
 from builder.audit.policy import Allowance, CudaLibrary, Policy
 from builder.elf import ElfFacts, Known
 from builder.errors import Finding
-from builder.lock.inventory import Inventory
+from builder.lock.base.inventory import Inventory
 from builder.lock.model import Lock
 from builder.verify.distributions import SITE, Distribution, find_distributions, same_version
 from builder.verify.loader import Loader, Met

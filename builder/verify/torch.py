@@ -12,7 +12,7 @@ from typing import Any
 from builder import guard
 from builder.audit.policy import Policy
 from builder.errors import Finding
-from builder.lock.inventory import Inventory, image_environment
+from builder.lock.base.inventory import Inventory, image_environment
 from builder.lock.model import Lock, TorchIdentity
 from builder.verify.distributions import Distribution, same_version
 from builder.verify.tree import Tree

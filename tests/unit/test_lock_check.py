@@ -15,7 +15,7 @@ import tomli_w
 from builder.context import Context
 from builder.errors import ExternalError, OfflineError, ToolError
 from builder.http import Http
-from builder.lock.check import drift_of, stale_message
+from builder.lock.changes.check import drift_of, stale_message
 from builder.lock.model import (
     Base,
     ChosenSource,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import ExternalError
-from builder.lock import contents
-from builder.lock.contents import read_contents, read_layer
-from builder.lock.tree import FileFacts, LayerContents, Tree
+from builder.lock.base import contents
+from builder.lock.base.contents import read_contents, read_layer
+from builder.lock.base.tree import FileFacts, LayerContents, Tree
 from builder.oci import elf_stream
 from builder.progress import Advance, Progress
 from tests.binaries import Elf

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from builder.lock.description import Description, FoundImage, Known, describe
-from builder.lock.facts import find_fact
-from builder.lock.inventory import Inventory
+from builder.lock.base.description import Description, FoundImage, Known, describe
+from builder.lock.base.facts import find_fact
+from builder.lock.base.inventory import Inventory
 from builder.lock.model import TorchIdentity
 from tests.conftest import Golden
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.lock.diff import Area, Change, Difference, as_dict, compare
-from builder.lock.diff_text import headline, lines, markdown
+from builder.lock.changes.diff import Area, Change, Difference, as_dict, compare
+from builder.lock.changes.diff_text import headline, lines, markdown
 from builder.lock.model import (
     Base,
     ChosenSource,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builder.document import Where, parse_document
 from builder.errors import UsageError
-from builder.lock.edit import Change, apply, unified
+from builder.lock.changes.edit import Change, apply, unified
 
 RECIPE = """\
 # the base and its tag

@@ -14,7 +14,7 @@ from packaging.version import Version
 from pydantic import ValidationError
 
 from builder.errors import Severity
-from builder.lock.facts import (
+from builder.lock.base.facts import (
     BaseFact,
     compare,
     driver_floor,
@@ -24,7 +24,7 @@ from builder.lock.facts import (
     same_numbers,
     same_torch,
 )
-from builder.lock.inventory import Inventory
+from builder.lock.base.inventory import Inventory
 from builder.lock.model import TorchIdentity
 from builder.targets import load_targets
 

@@ -9,8 +9,8 @@ import yaml
 from packaging.utils import canonicalize_name
 
 from builder.errors import LockError
+from builder.lock.base.inventory import Distribution, Inventory
 from builder.lock.guard import base_guard, protected, stubs_of, wheel_guard
-from builder.lock.inventory import Distribution, Inventory
 from builder.lock.model import Guard, LockedWheel, Shadow
 from builder.lock.stubs import Stub
 from builder.resources import package_file

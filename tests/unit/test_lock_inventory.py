@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ExternalError, LockError
-from builder.lock.inventory import Distribution, Inventory, take_inventory
+from builder.lock.base.inventory import Distribution, Inventory, take_inventory
+from builder.lock.base.torch_version import torch_digest
 from builder.lock.model import TorchIdentity
-from builder.lock.torch_version import torch_digest
 from builder.oci.image import Image
 from tests.binaries import Elf
 from tests.builders import (

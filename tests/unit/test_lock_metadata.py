@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from builder.lock.metadata import (
+from builder.lock.base.metadata import (
     Metadata,
     parse_constraints,
     parse_egg_requires,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.lock.tags import newer_tags, parse_tag
+from builder.lock.changes.tags import newer_tags, parse_tag
 
 PYTORCH = ("25.10-py3", "25.11-py3", "26.01-py3", "26.08-py3", "26.08-py3-igpu", "26.09.post1-py3")
 CUDA = (

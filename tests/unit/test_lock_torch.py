@@ -9,7 +9,7 @@ import pytest
 
 from builder.errors import LockError
 from builder.http import Http
-from builder.lock.inventory import Inventory
+from builder.lock.base.inventory import Inventory
 from builder.lock.model import LockedWheel, TorchIdentity
 from builder.lock.store import Store
 from builder.lock.torch import check_index, find_torch, refuse_second_torch, wheel_identity

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import LockError
-from builder.lock.torch_version import (
+from builder.lock.base.torch_version import (
     TORCH_VERSION_MAX_BYTES,
     TorchVersion,
     is_torch_file,

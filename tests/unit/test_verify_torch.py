@@ -11,7 +11,7 @@ import pytest
 from builder.context import Context
 from builder.errors import Finding, Severity
 from builder.guard import BIN, FOLDER, guard_environment, guard_files
-from builder.lock.inventory import take_inventory
+from builder.lock.base.inventory import take_inventory
 from builder.lock.model import Guard, Lock, LockedWheel, OciBase, TorchIdentity
 from builder.oci.image import Image, LayerBlob
 from builder.verify import verify

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from builder.document import Flaw, Refused, read_document, validate
 from builder.errors import Finding, Severity
-from builder.lock.inventory import Inventory, image_environment
+from builder.lock.base.inventory import Inventory, image_environment
 from builder.resources import package_file
 
 RULE = "base-fact-mismatch"

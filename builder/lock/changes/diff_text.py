@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from builder.lock.diff import Area, Change, Difference, Kind
+from builder.lock.changes.diff import Area, Change, Difference, Kind
 from builder.progress import format_size, printable
 
 _LISTS = {Area.SYSTEM: "distribution packages", Area.PACKAGE: "packages"}

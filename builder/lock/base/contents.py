@@ -23,8 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from builder.elf import MAGIC, ElfFacts
 from builder.errors import ExternalError
-from builder.lock.torch_version import TORCH_VERSION_MAX_BYTES, is_torch_file
-from builder.lock.tree import FileFacts, LayerContents
+from builder.lock.base.torch_version import TORCH_VERSION_MAX_BYTES, is_torch_file
+from builder.lock.base.tree import FileFacts, LayerContents
 from builder.oci.elf_stream import Readable, read_or_unknown, read_passing
 from builder.oci.image import LayerBlob
 from builder.oci.layer import WHITEOUT

@@ -26,11 +26,11 @@ from packaging.version import Version
 
 from builder.document import Where
 from builder.errors import LockError
-from builder.lock.edit import Change, apply, unified
-from builder.lock.facts import find_fact
-from builder.lock.inventory import image_environment
+from builder.lock.base.facts import find_fact
+from builder.lock.base.inventory import image_environment
+from builder.lock.changes.edit import Change, apply, unified
+from builder.lock.changes.tags import newer_tags
 from builder.lock.model import LockedWheel
-from builder.lock.tags import newer_tags
 from builder.lock.wheels import Request
 from builder.oci.reference import Reference, parse_reference
 from builder.oci.registry import RemoteImage

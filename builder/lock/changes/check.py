@@ -12,7 +12,7 @@ from pathlib import Path
 from builder import process
 from builder.errors import ExternalError
 from builder.http import RefusedError, redact
-from builder.lock.bases import stored_image
+from builder.lock.base.image import stored_image
 from builder.lock.git import Git, UnknownRefError, shown
 from builder.lock.model import (
     DebianBase,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.errors import Finding
-from builder.lock.facts import BaseFact, compare, driver_floor
-from builder.lock.inventory import Inventory, image_environment
+from builder.lock.base.facts import BaseFact, compare, driver_floor
+from builder.lock.base.inventory import Inventory, image_environment
 from builder.progress import format_size, printable
 
 _LABELS = (

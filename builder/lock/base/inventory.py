@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import LockError
-from builder.lock.contents import LIBC, read_contents
-from builder.lock.metadata import (
+from builder.lock.base.contents import LIBC, read_contents
+from builder.lock.base.metadata import (
     parse_constraints,
     parse_egg_requires,
     parse_metadata,
     parse_scripts,
 )
-from builder.lock.model import TorchIdentity
-from builder.lock.torch_version import (
+from builder.lock.base.torch_version import (
     TORCH_VERSION_FILE,
     TorchVersion,
     is_torch_file,
     parse_torch_version,
     torch_digest,
 )
-from builder.lock.tree import FileFacts, Tree
+from builder.lock.base.tree import FileFacts, Tree
+from builder.lock.model import TorchIdentity
 from builder.oci.image import Image
 from builder.progress import Progress
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from builder.context import Context
 from builder.errors import ExternalError, LockError, UsageError
 from builder.lock import debs
-from builder.lock.inventory import Inventory, take_inventory
+from builder.lock.base.inventory import Inventory, take_inventory
 from builder.lock.model import Base, DebianBase, LockedFile, OciBase, RegistryBase
 from builder.lock.store import Store
 from builder.lock.supply import Supply

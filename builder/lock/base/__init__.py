@@ -1,0 +1,1 @@
+"""The base of an image: which one it is, what it holds, and what is known of it."""

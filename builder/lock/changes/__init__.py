@@ -1,0 +1,1 @@
+"""What changes about locks and recipes: drift since then, differences, newer versions."""
