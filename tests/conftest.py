@@ -79,8 +79,15 @@ def _engine(program: str) -> Tool:
 TOOLS: Mapping[str, Tool] = {
     **{
         program: _engine(program)
-        for program in ("buildah", "crun", "mmdebstrap", "podman", "skopeo", "umoci")
+        for program in (
+            *("buildah", "crun", "docker-registry", "git", "mmdebstrap", "openssl", "podman"),
+            *("skopeo", "umoci"),
+        )
     },
+    "aarch64-linux-gnu-gcc": Tool(
+        present=on_path("aarch64-linux-gnu-gcc"),
+        remedy="apt-get install gcc-aarch64-linux-gnu (.ci/setup engines)",
+    ),
     "apt": Tool(
         present=apt_works,
         remedy="apt-get install apt debian-archive-keyring (.ci/setup debian)",

@@ -33,9 +33,11 @@ def spark_build(
     return process.run(argv, env=environ, cwd=cwd, check=False)
 
 
-def build(recipe: Path, *options: str, cache: Path, cwd: Path) -> dict[str, Any]:
+def build(
+    recipe: Path, *options: str, cache: Path, cwd: Path, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Build `recipe`, which must work, and return the one image of the summary."""
-    done = spark_build(recipe, "--json", *options, cache=cache, cwd=cwd)
+    done = spark_build(recipe, "--json", *options, cache=cache, cwd=cwd, env=env)
     assert done.returncode == 0, done.stderr
     [image] = json.loads(done.stdout)["images"]
     assert isinstance(image, dict)

@@ -197,7 +197,7 @@ NAMES = st.text(
     st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=["Cs"]),
     min_size=1,
     max_size=40,
-).filter(lambda name: name not in (".", ".."))
+).filter(lambda name: name not in (".", "..") and not name.startswith(".wh."))
 PATHS = st.lists(NAMES, min_size=1, max_size=6).map("/".join)
 CONTENT = st.one_of(
     st.none(),
