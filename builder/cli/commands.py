@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name, is_normalized_name
 
 from builder import audit as audits
 from builder import pipeline, recipe, render, upkeep
-from builder.cli.output import print_findings, print_json, print_lines, print_outcome
+from builder.cli.output import print_findings, print_json, print_lines, print_outcome, verdict
 from builder.context import Context
 from builder.errors import Finding, FindingsError, Severity, UsageError, worst
 from builder.http import Http
@@ -189,7 +189,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         print_findings(report.findings)
         print(f"{arguments.image}: {image.digest}")
-        print(f"  device checks {report.device}")
+        print(f"  static checks {verdict(report.findings)}, device checks {report.device}")
     return _code(report.findings)
 
 

@@ -44,8 +44,8 @@ def print_outcome(outcome: Outcome) -> None:
     print(f"{name}: {image.digest}")
     print(f"  {outcome.built.layout}: {len(image.layers)} layers, {format_size(image.size)}")
     print(
-        f"  audit {_verdict(outcome.audit.findings)}, "
-        f"static checks {_verdict(outcome.verified.findings)}, "
+        f"  audit {verdict(outcome.audit.findings)}, "
+        f"static checks {verdict(outcome.verified.findings)}, "
         f"device checks {outcome.verified.device}"
     )
 
@@ -55,8 +55,12 @@ def _one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def _verdict(findings: Iterable[Finding]) -> str:
-    warnings = sum(finding.severity is Severity.WARNING for finding in findings)
+def verdict(findings: Iterable[Finding]) -> str:
+    """What a judge's findings come to, in a word or two."""
+    severities = [finding.severity for finding in findings]
+    if errors := severities.count(Severity.ERROR):
+        return f"failed with {errors} errors"
+    warnings = severities.count(Severity.WARNING)
     return "passed" if not warnings else f"passed with {warnings} warnings"
 
 
