@@ -52,12 +52,13 @@ class Container:
         environ = {"HOME": "/root", **self.environ, "QEMU_CPU": "max,pauth-impdef=on"}
         return process.run(argv, env=environ, check=check, timeout_seconds=_TIMEOUT_SECONDS)
 
-    def commit(self, layout: Path, folder: Path, path: str) -> Path:
-        """The image of `layout` with what the container has at `path` now as one more layer."""
+    def commit(self, layout: Path, folder: Path, pattern: str) -> Path:
+        """The image of `layout`, and one more layer of what `pattern` finds in the container."""
         image = read_layout(layout, _PLATFORM)
         packed = folder.with_name(f"{folder.name}.tar.gz")
         with tarfile.open(packed, "w:gz", compresslevel=1) as archive:
-            archive.add(self.root / path, path)
+            for path in sorted(self.root.glob(pattern)):
+                archive.add(path, str(path.relative_to(self.root)))
         with gzip.open(packed) as file:
             diff_id = f"sha256:{hashlib.sha256(file.read()).hexdigest()}"
         layer = LayerBlob(

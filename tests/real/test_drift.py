@@ -17,10 +17,11 @@ import pytest
 from builder import process
 from builder.context import Context
 from builder.errors import ExternalError
-from builder.lock.changes.bump import Query, apply, propose
+from builder.lock.changes.bump import Query, propose
 from builder.lock.changes.check import drift_of
 from builder.lock.changes.diff import compare
 from builder.lock.changes.diff_text import headline, lines
+from builder.lock.changes.edit import apply
 from builder.lock.closure import ask
 from builder.lock.git import Git
 from builder.lock.model import Lock

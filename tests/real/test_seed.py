@@ -128,19 +128,17 @@ def test_a_build_falls_through_to_nothing(project: Project, standins: StandIns) 
 
 
 @pytest.mark.usefixtures("gone")
-def test_locking_anew_takes_the_repository_and_says_why(
-    standins: StandIns, commit: str, tmp_path: Path
-) -> None:
-    project = Project(tmp_path, standins)
-    done = project.run("lock")
+def test_locking_anew_takes_the_repository_and_says_why(project: Project, commit: str) -> None:
+    """Only when it is told to: without --upgrade the lock stays as it is."""
+    before = project.lock_file.read_bytes()
+    assert project.run("lock").returncode == 0
+    assert project.lock_file.read_bytes() == before
+    done = project.run("lock", "--upgrade")
     assert done.returncode == 0, done.stderr
     vllm = project.package("vllm")
     assert "wheels" not in vllm
-    assert (vllm["vcs"]["type"], vllm["vcs"]["url"], vllm["vcs"]["commit-id"]) == (
-        "git",
-        _GIT,
-        commit,
-    )
+    assert (vllm["vcs"]["type"], vllm["vcs"]["url"]) == ("git", _GIT)
+    assert vllm["vcs"]["commit-id"] == commit
     source = project.source()
     assert source["source"] == f"git {_GIT}@{TAG}"
     [refused] = source["refused"]
@@ -150,13 +148,4 @@ def test_locking_anew_takes_the_repository_and_says_why(
     assert project.package("numba")["version"] == "0.61.2"
     assert project.package("torch")["version"].startswith("2.9.0")
     assert project.package("tiktoken")
-
-
-@pytest.mark.usefixtures("gone")
-def test_an_older_lock_moves_only_when_told(project: Project, commit: str) -> None:
-    before = project.lock_file.read_bytes()
-    assert project.run("lock").returncode == 0
-    assert project.lock_file.read_bytes() == before
-    assert project.run("lock", "--upgrade").returncode == 0
-    assert project.package("vllm")["vcs"]["commit-id"] == commit
     project.lock_file.write_bytes(before)

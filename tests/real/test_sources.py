@@ -13,7 +13,7 @@ import pytest
 from builder import process
 from builder.context import Context
 from builder.errors import ExternalError, LockError, OfflineError
-from builder.lock.git import LOCKED_REF, Git, bundle, restore
+from builder.lock.git import LOCKED_REF, Git
 from builder.lock.model import LockedGit
 from builder.lock.sources import Choice, choose
 from builder.lock.supply import open_supply
@@ -264,9 +264,9 @@ def locked(commit: str) -> LockedGit:
 def test_a_bundle_holds_all_that_a_build_needs(
     context: Context, hosts: Hosts, tmp_path: Path
 ) -> None:
-    """By the three commands that `bundle` states, without any code of ours."""
+    """By the three commands that `write_bundle` states, without any code of ours."""
     path = tmp_path / "fast.bundle"
-    bundle(locked(hosts.second), path, context)
+    Git(context).write_bundle(locked(hosts.second), path)
     work = tmp_path / "work"
     git("init", "--quiet", str(work), folder=tmp_path)
     (work / ".git" / "shallow").write_text(f"{hosts.second}\n")
@@ -275,20 +275,20 @@ def test_a_bundle_holds_all_that_a_build_needs(
     assert (work / "pyproject.toml").read_text() == PROJECT
     assert git("status", "--porcelain", folder=work) == ""
     again = tmp_path / "again.bundle"
-    bundle(locked(hosts.second), again, replace(context, cache=tmp_path / "other"))
+    Git(replace(context, cache=tmp_path / "other")).write_bundle(locked(hosts.second), again)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_a_bundle_takes_the_servers_place(context: Context, hosts: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "fast.bundle"
-    bundle(locked(hosts.second), path, context)
+    Git(context).write_bundle(locked(hosts.second), path)
     environ = {"PATH": os.environ["PATH"]}
     alone = Context(environ=environ, cache=tmp_path / "alone", offline=True)
     with pytest.raises(OfflineError):
-        bundle(locked(hosts.second), tmp_path / "copy", alone)
-    place = restore(path, locked(hosts.second), alone)
+        Git(alone).write_bundle(locked(hosts.second), tmp_path / "copy")
+    place = Git(alone).read_bundle(path, locked(hosts.second))
     assert Git(alone).read(place, hosts.second, "pyproject.toml") == PROJECT
-    bundle(locked(hosts.second), tmp_path / "copy", alone)
+    Git(alone).write_bundle(locked(hosts.second), tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == path.read_bytes()
 
 
@@ -306,7 +306,7 @@ def test_a_bundle_that_is_not_whole_is_refused(
     context: Context, hosts: Hosts, tmp_path: Path
 ) -> None:
     path = tmp_path / "fast.bundle"
-    bundle(locked(hosts.second), path, context)
+    Git(context).write_bundle(locked(hosts.second), path)
     alone = replace(context, cache=tmp_path / "alone")
     whole = path.read_bytes()
     damaged = bytearray(whole)
@@ -314,10 +314,10 @@ def test_a_bundle_that_is_not_whole_is_refused(
     for data in (whole[:-30], bytes(damaged), b"", whole[:60]):
         path.write_bytes(data)
         with pytest.raises(ExternalError, match="does not hold commit"):
-            restore(path, locked(hosts.second), alone)
+            Git(alone).read_bundle(path, locked(hosts.second))
     path.write_bytes(whole)
     with pytest.raises(ExternalError, match="does not hold commit"):
-        restore(path, locked(hosts.first), alone)
+        Git(alone).read_bundle(path, locked(hosts.first))
     assert not list((tmp_path / "alone").glob("git/*/*"))
 
 

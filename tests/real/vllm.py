@@ -14,9 +14,8 @@ WHEEL_URL = f"https://wheels.vllm.ai{WHEEL_PATH.replace('+', '%2B')}"
 
 # Some of the real ones, and all that are tied to its torch.
 _COMMON = (
-    *("regex", "cachetools", "psutil", "sentencepiece", "numpy", "requests>=2.26.0", "tqdm"),
-    *("blake3", "py-cpuinfo", "tokenizers>=0.21.1", "pillow", "tiktoken>=0.6.0", "pyyaml"),
-    *("partial-json-parser", "msgspec", "setuptools<81.0.0,>=77.0.3; python_version > '3.11'"),
+    *("regex", "numpy", "requests>=2.26.0", "tqdm", "tiktoken>=0.6.0", "partial-json-parser"),
+    "setuptools<81.0.0,>=77.0.3; python_version > '3.11'",
 )
 _CUDA = (
     *("numba==0.61.2", "torch==2.9.0", "torchaudio==2.9.0", "torchvision==0.24.0"),
