@@ -8,6 +8,14 @@ from pathlib import Path
 
 from builder.progress import Progress
 
+PROXY_VARIABLES = frozenset(
+    {
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    }
+)
+"""What programs that use the network find the way out by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:

@@ -81,7 +81,10 @@ class LockError(BuilderError):
 
 
 class StaleLockError(LockError):
-    """The lock exists and is whole, but it answers another recipe than the one given."""
+    """A lock that does not answer the recipe, or no longer holds: `what`, and a line a change."""
+
+    def __init__(self, what: str, changes: Iterable[str], *, hint: str | None = None) -> None:
+        super().__init__("\n".join([f"{what}:", *(f"  {line}" for line in changes)]), hint=hint)
 
 
 class MissingError(BuilderError):

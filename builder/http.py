@@ -33,6 +33,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT = httpx.Timeout(30.0, read=60.0)
 _SMALL_BYTES = 64 << 20
 _WHOLE_BYTES = 2 << 30  # what a server without ranges may send in place of a part
+_DRAINED_BYTES = 64 << 10  # costs less than a new connection
 _PACE_SECONDS = 60.0
 _PACE_BYTES = 16 << 10
 _SEND_TIMEOUT = httpx.Timeout(60.0, read=600.0)  # who took gigabytes in has to hash them, too
@@ -53,6 +54,7 @@ _HINTS = {
 }
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FINAL = (httpx.TooManyRedirects, httpx.DecodingError, httpx.UnsupportedProtocol)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s`'\"]*[^\s`'\").,;:]", re.IGNORECASE)
 _Read = TypeVar("_Read")
 
 
@@ -241,7 +243,7 @@ class Http:
                 )
                 if response.status_code not in _TRANSIENT or last:
                     return read(response)
-                response.close()
+                _drain(response)
                 retry_after = response.headers.get("retry-after")
             except httpx.RequestError as error:
                 if last or isinstance(error, _FINAL):
@@ -292,6 +294,11 @@ def redact(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
+def redact_urls(text: str) -> str:
+    """What a tool said, with every URL in it redacted."""
+    return _URL.sub(lambda match: redact(match[0]), text)
+
+
 def phrase(status: int) -> str:
     """A status with its name: `404 Not Found` (RFC 9110 section 15)."""
     return f"{status} {httpx.codes.get_reason_phrase(status)}".rstrip()
@@ -308,29 +315,36 @@ def without_credentials(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-_Origin = tuple[str, str, int | None]
+Origin = tuple[str, str, int | None]
+"""Scheme, host and port of a URL (RFC 6454)."""
+
+
+def origin_of(url: str) -> Origin:
+    """Whom a URL is for, its scheme's own port filled in; ValueError where it has none."""
+    parts = urlsplit(url)
+    default = {"https": 443, "http": 80}.get(parts.scheme)
+    return parts.scheme, parts.hostname or "", parts.port or default
 
 
 class _HostAuth(httpx.Auth):
     """Basic credentials by origin: of the caller's index URLs, of named indexes, else of netrc.
 
-    An origin is scheme, host and port (RFC 6454); netrc, which knows hosts only, is for encrypted
-    connections and this machine itself.
+    netrc, which knows hosts only, is for encrypted connections and this machine itself.
     """
 
     def __init__(self, environ: Mapping[str, str], indexes: Mapping[str, str]) -> None:
-        self._by_origin: dict[_Origin, httpx.BasicAuth] = {}
+        self._by_origin: dict[Origin, httpx.BasicAuth] = {}
         for name, url in indexes.items():
             variable = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
             user, password = (
                 environ.get(f"{variable}_{part}") for part in ("USERNAME", "PASSWORD")
             )
             if user or password:
-                self._by_origin[_origin(url)] = httpx.BasicAuth(user or "", password or "")
+                self._by_origin[origin_of(url)] = httpx.BasicAuth(user or "", password or "")
         for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
             url = environ.get(name, "")
             try:
-                parts, origin = urlsplit(url), _origin(url)
+                parts, origin = urlsplit(url), origin_of(url)
             except ValueError:
                 raise UsageError(f"the variable {name} does not hold a URL") from None
             if parts.hostname and parts.username:
@@ -341,17 +355,11 @@ class _HostAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         url = request.url
         private = url.scheme == "https" or is_loopback(url.host)
-        auth = self._by_origin.get(_origin(str(url))) or (self._netrc if private else None)
+        auth = self._by_origin.get(origin_of(str(url))) or (self._netrc if private else None)
         if auth is None:
             yield request
         else:
             yield from auth.auth_flow(request)
-
-
-def _origin(url: str) -> _Origin:
-    parts = urlsplit(url)
-    default = {"https": 443, "http": 80}.get(parts.scheme)
-    return parts.scheme, parts.hostname or "", parts.port or default
 
 
 def _netrc_auth(path: str) -> httpx.NetRCAuth | None:
@@ -390,7 +398,7 @@ def _content_range(url: str, value: str) -> tuple[int, int]:
 def _accepted(url: str, response: httpx.Response) -> httpx.Response:
     """The response, still open, if it brings what was asked for and as it is."""
     if response.is_error:
-        response.close()
+        _drain(response)
         raise RefusedError(url, response.status_code, response.headers)
     if response.headers.get("content-encoding", "identity") != "identity":
         response.close()
@@ -416,15 +424,30 @@ def _body(url: str, response: httpx.Response, limit: int) -> bytes:
     """The body of at most `limit` bytes; the response is closed."""
     data = bytearray()
     try:
-        # What a HEAD announces does not come.
-        chunks = response.iter_bytes() if response.request.method != "HEAD" else iter(())
-        for chunk in _at_pace(url, chunks):
+        # Of a HEAD too, though nothing comes: only a connection that was read out is used again.
+        for chunk in _at_pace(url, response.iter_bytes()):
             data += chunk
             if len(data) > limit:
                 raise ExternalError(f"{redact(url)}: the server sends more than {limit} bytes")
     finally:
         response.close()
     return bytes(data)
+
+
+def _drain(response: httpx.Response) -> None:
+    """Close a response that nobody wants, its connection fit for the next request if that is cheap.
+
+    What is closed unread takes its connection along (RFC 9112 section 9.3).
+    """
+    length = response.headers.get("content-length", "")
+    small = length.isdecimal() and int(length) <= _DRAINED_BYTES
+    try:
+        if small or response.request.method == "HEAD":
+            response.read()
+    except httpx.RequestError:  # what it was closed for is told, not this
+        pass
+    finally:
+        response.close()
 
 
 def _chunks(url: str, response: httpx.Response) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from builder.engines.base import Built, Engine
 from builder.errors import Finding, FindingsError, RecipeError, Severity, UsageError
 from builder.lock import KEEP, Locked, Upgrade, lock_recipe
 from builder.lock.base.image import fetch_base
-from builder.lock.model import DebianBase, Lock, LockedFile, RegistryBase
+from builder.lock.model import DebianBase, Lock, RegistryBase
 from builder.lock.pylock import write_lock
 from builder.lock.supply import Supply, open_supply
 from builder.lock.vendor import bring, open_vendor, parse_place
@@ -48,7 +48,6 @@ __all__ = [
     "fetch",
     "jobs",
     "lock",
-    "locked_files",
     "plan",
 ]
 
@@ -202,14 +201,8 @@ def fetch(lock: Lock, supply: Supply) -> int:
     if isinstance(lock.base, RegistryBase):
         fetched += fetch_base(lock.base, lock.platform, supply)
     return fetched + supply.store.fetch(
-        locked_files(lock), supply.http, supply.context.progress, "fetch"
+        [*lock.debs, *lock.wheels], supply.http, supply.context.progress, "fetch"
     )
-
-
-def locked_files(lock: Lock) -> list[LockedFile]:
-    """The .debs and wheels of the lock; a registry base's blobs are not among them."""
-    debs = lock.base.debs if isinstance(lock.base, DebianBase) else ()
-    return [*debs, *lock.wheels]
 
 
 def _render(job: Job, image_plan: Plan, locked: Locked, context: Context) -> None:
@@ -241,7 +234,7 @@ def _verify(job: Job, lock: Lock, built: Built, context: Context) -> VerifyRepor
 def _contents(lock: Lock) -> str:
     parts = [f"{len(lock.wheels)} wheels"]
     if isinstance(lock.base, DebianBase):
-        parts.append(f"{len(lock.base.debs)} debs")
+        parts.append(f"{len(lock.debs)} debs")
     parts += [f"{git.name} from git" for git in lock.gits]
     return ", ".join(parts)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from builder import guard
 from builder.errors import LockError, UsageError
+from builder.lock.base.metadata import is_script_name
 from builder.lock.model import Base, DebianBase, Lock, LockedGit, LockedWheel
 from builder.recipe import Recipe
 
@@ -143,9 +144,11 @@ def make_plan(recipe: Recipe, lock: Lock) -> Plan:
     Raises UsageError where the recipe undoes what keeps torch, LockError where a text of the lock
     cannot stand in a file of the image.
     """
-    from_base = lock.torch is not None and lock.torch.origin == "base"
     venv = Venv(
-        prefix=PREFIX, python=lock.python, interpreter=lock.interpreter, system_site=from_base
+        prefix=PREFIX,
+        python=lock.python,
+        interpreter=lock.interpreter,
+        system_site=lock.uses_base_torch,
     )
     install = InstallWheels(wheels=lock.wheels, lock_filename=lock.filename)
     kept = (guard.FOLDER, guard.BIN) if lock.torch is not None else ()
@@ -199,6 +202,9 @@ def _script_steps(venv: Venv, scripts: Mapping[str, str]) -> tuple[Step, ...]:
 
     So `torchrun` sees what is installed here.
     """
+    for name in scripts:
+        if not is_script_name(name):
+            raise LockError(f"guard.scripts: entry point {name!r} is not valid")
     try:
         return tuple(
             WriteFile(

@@ -77,12 +77,8 @@ def run(
         raise MissingError(f"{argv[0]}: {error.strerror or 'cannot be run'}") from error
     except subprocess.TimeoutExpired as error:
         raise ExternalError(f"{argv[0]} took longer than {timeout_seconds:g} seconds") from error
-    completed = Completed(
-        argv=tuple(argv),
-        returncode=done.returncode,
-        stdout=done.stdout.decode(errors="replace"),
-        stderr=done.stderr.decode(errors="replace"),
-    )
+    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    completed = Completed(tuple(argv), done.returncode, out, err)
     if check and completed.returncode != 0:
         raise _failure(completed)
     return completed

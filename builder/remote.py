@@ -329,6 +329,13 @@ class Member:
             raise _broken(self._source, self.entry, str(error)) from None
 
 
+def read_whole(source: Source, entry: ZipInfo) -> bytes:
+    """All of a small file, for the caller to bound by `entry.file_size`."""
+    data = bytearray()
+    Member(source, entry).drain(data.extend)
+    return bytes(data)
+
+
 def read_beginnings(
     source: Source, entries: Iterable[ZipInfo], size: int, pool: Executor
 ) -> tuple[Member, ...]:

@@ -19,16 +19,9 @@ from builder.lock.base.description import Description, FoundImage, describe
 from builder.lock.base.facts import find_fact
 from builder.lock.base.image import base_files, bring_image, fetch_base
 from builder.lock.base.inventory import take_inventory
-from builder.lock.changes.bump import (
-    Change,
-    Query,
-    apply,
-    propose,
-    propose_base,
-    unified,
-    with_base,
-)
-from builder.lock.changes.check import drift_of, stale_message
+from builder.lock.changes.bump import Query, propose, propose_base, with_base
+from builder.lock.changes.check import drift_of
+from builder.lock.changes.edit import Change, apply, unified
 from builder.lock.closure import answer, ask, resolve_lock
 from builder.lock.model import LockedFile, LockedWheel, RegistryBase
 from builder.lock.supply import Supply, open_supply
@@ -56,7 +49,8 @@ def check(job: Job, supply: Supply) -> Locked:
         lines = drift_of(locked.lock, recipe=job.loaded.recipe, supply=supply)
         if lines:
             raise StaleLockError(
-                stale_message(locked.path, lines),
+                f"{locked.path}: does not hold any more",
+                lines,
                 hint="`spark-build lock RECIPE --upgrade` locks what is there now; "
                 "`spark-build diff` shows what that changes",
             )
@@ -68,14 +62,13 @@ def base(text: str, target: Target, *, context: Context, layers: bool) -> Descri
     reference = parse_reference(text)
     with open_supply(context) as supply:
         remote = supply.registry.image(reference, target.platform)
-        top, media_type = supply.registry.get_manifest(reference)
+        top, media_type = supply.registry.get_manifest(reference.with_digest(remote.index))
         named = read_index(top).manifests if media_type in INDEXES else ()
         platforms = [str(entry.platform) for entry in named if entry.platform is not None]
-        inventory = (
-            None
-            if not layers
-            else take_inventory(bring_image(remote, supply), context.cache, context.progress)
-        )
+        inventory = None
+        if layers:
+            image = bring_image(remote, supply)
+            inventory = take_inventory(image, context.cache, context.progress)
     found = FoundImage(
         reference=str(reference),
         index=remote.index,
@@ -97,13 +90,13 @@ def vendor(job: Job, supply: Supply, place: str) -> Vendored:
     return vendors.vendor(locked.lock, parse_place(place), supply=supply, blobs=blobs)
 
 
-def export(jobs: Sequence[Job], style: str, context: Context) -> str:
-    """A recipe's targets as text for other tools; `style` is one of `exports.FORMATS`."""
+def export(jobs: Sequence[Job], form: exports.Form, context: Context) -> str:
+    """A recipe's targets as text for other tools."""
     locks = []
     for job in jobs:
         with pipeline.connect(job, context) as supply:
             locks.append(pipeline.lock(job, supply).lock)
-    return exports.export(jobs[0].loaded.recipe, locks, style)
+    return exports.export(jobs[0].loaded.recipe, locks, form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

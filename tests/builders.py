@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from builder.lock.model import LockedWheel
+from builder.lock.model import Lock, LockedWheel, OciBase
 from builder.oci.image import LAYER_GZIP, Image, LayerBlob, digest_of, write_layout
 from builder.oci.layer import LayerWriter
 
@@ -99,6 +99,22 @@ def locked(wheel: WheelText, *, size: int | None = None) -> LockedWheel:
         sha256=hashlib.sha256(data).hexdigest(),
         size=len(data) if size is None else size,
     )
+
+
+def demo_lock(*wheels: LockedWheel, **changes: Any) -> Lock:
+    """A lock of these wheels on a base in a layout; `changes` are its other fields."""
+    fields: dict[str, Any] = {
+        "name": "demo",
+        "target": "gb10",
+        "platform": "linux/arm64",
+        "python": "3.13",
+        "interpreter": "/usr/bin/python3.13",
+        "glibc": "2.41",
+        "base": OciBase(path="base", digest=f"sha256:{'0' * 64}"),
+        "wheels": wheels,
+        "inputs": {},
+    }
+    return Lock(**{**fields, **changes})
 
 
 def write_layer(path: Path, write: Callable[[LayerWriter], object]) -> LayerBlob:

@@ -66,9 +66,7 @@ class Uv:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        check: bool = True,
-        timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        **settings: Any,
     ) -> Completed:
         assert cwd is not None
         assert env is not None

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.lock.model import Lock, OciBase, plain
+from builder.lock.model import OciBase, plain
 from builder.lock.pylock import write_lock
 from builder.oci.image import read_layout
 from builder.recipe import inputs, load_recipe
 from builder.targets import find_target
-from tests.builders import WheelText, base_layout, locked
+from tests.builders import WheelText, base_layout, demo_lock, locked
 
 _RECIPE = """\
 name: demo
@@ -64,15 +64,9 @@ class Project:
         """A lock that answers the recipe as it stands."""
         target = find_target("gb10")
         image = read_layout(self.folder / "base", target.platform)
-        lock = Lock(
-            name="demo",
-            target=target.name,
-            platform=target.platform,
-            python="3.13",
-            interpreter="/usr/bin/python3.13",
-            glibc="2.41",
+        lock = demo_lock(
+            *sorted(map(locked, WHEELS), key=lambda wheel: wheel.name),
             base=OciBase(path="./base", digest=image.digest),
-            wheels=tuple(sorted(map(locked, WHEELS), key=lambda wheel: wheel.name)),
             inputs=plain(inputs(load_recipe(self.recipe).recipe, target)),
         )
         self.lock.write_text(write_lock(lock), encoding="utf-8")

@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import BinaryIO, cast
 from zipfile import ZipInfo
 
-from packaging.metadata import parse_email
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import TypeAdapter, ValidationError
 
 from builder.elf import MAGIC, ElfError, ElfFacts, Known, read_elf, read_prefix
 from builder.errors import LockError, UsageError
+from builder.lock.base.metadata import METADATA, parse_requires
 from builder.lock.base.torch_version import (
     TORCH_VERSION_FILE,
     TORCH_VERSION_MAX_BYTES,
     TorchVersion,
     parse_torch_version,
 )
+from builder.lock.model import SHA256
 from builder.remote import (
     LocalSource,
     Member,
@@ -37,6 +38,7 @@ from builder.remote import (
     WheelError,
     read_beginnings,
     read_directory,
+    read_whole,
 )
 from builder.scratch import write_whole
 
@@ -50,11 +52,9 @@ _WHOLE_BYTES = 192 << 10
 _SPOOL_BYTES = 32 << 20
 _METADATA_MAX_BYTES = 4 << 20
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIBRARY = re.compile(r"\.so(\.[\w-]+)*$")
 _PROGRAM = re.compile(r"(^|/)(bin|scripts)/[^/]+(?<!\.py)(?<!\.sh)$")
 _EXECUTABLE_BITS = 0o111 << 16
-_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _USEFUL = (Known.DYNAMIC, Known.PREFIX, Known.HASHES)
 _BROKEN = ElfFacts(known=Known.UNKNOWN, machine=0, bits=0)
 
@@ -196,12 +196,12 @@ def _whole_facts(file: BinaryIO) -> ElfFacts | None:
 
 
 def _read_requires(source: Source, entries: Sequence[ZipInfo]) -> tuple[str, ...]:
-    entry = next((entry for entry in entries if _METADATA.fullmatch(entry.filename)), None)
+    entry = next((entry for entry in entries if METADATA.fullmatch(entry.filename)), None)
     if entry is None:
         raise WheelError(f"{source.label}: has no METADATA")
     if entry.file_size > _METADATA_MAX_BYTES:
         raise WheelError(f"{source.label}: {entry.filename} has {entry.file_size} bytes")
-    return tuple(parse_email(_read_member(source, entry))[0].get("requires_dist", ()))
+    return parse_requires(read_whole(source, entry))
 
 
 def _read_torch(source: Source, entries: Sequence[ZipInfo]) -> TorchVersion | None:
@@ -209,15 +209,9 @@ def _read_torch(source: Source, entries: Sequence[ZipInfo]) -> TorchVersion | No
     if entry is None or entry.file_size > TORCH_VERSION_MAX_BYTES:
         return None
     try:
-        return parse_torch_version(_read_member(source, entry).decode("utf-8", "replace"))
+        return parse_torch_version(read_whole(source, entry).decode("utf-8", "replace"))
     except LockError:
         return None
-
-
-def _read_member(source: Source, entry: ZipInfo) -> bytes:
-    data = bytearray()
-    Member(source, entry).drain(data.extend)
-    return bytes(data)
 
 
 def load_facts(
@@ -257,8 +251,7 @@ _KEPT = TypeAdapter(_Kept)
 
 
 def _place(cache: Path, sha256: str, url: str | None = None) -> Path:
-    # It becomes a path: whoever made the lock, nothing else may get this far.
-    if not _SHA256.fullmatch(sha256):
+    if not SHA256.fullmatch(sha256):
         raise UsageError(f"{sha256!r} is no sha256 in small hex digits")
     suffix = "" if url is None else f"-{hashlib.sha256(url.encode()).hexdigest()}"
     return cache / "facts" / f"{sha256}{suffix}.json"

@@ -29,13 +29,12 @@ from packaging.version import InvalidVersion, Version
 from builder.errors import UsageError
 from builder.guard import guarded_packages
 from builder.http import redact
-from builder.lock.model import Lock, TorchIdentity
+from builder.lock.model import SHA256, Lock, TorchIdentity
 from builder.lock.platforms import markers, wheel_tags
 from builder.lock.pylock import parse_lock
 
 _STRONG_HASHES = ("sha256", "sha384", "sha512", "sha3_", "blake2")
 _NO_HASH = "none"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PYTHON = re.compile(r"[23]\.[0-9]{1,2}")
 _DEFAULT_PYTHON = "3.12"
 
@@ -93,7 +92,6 @@ class Subject:
 
 def subject_of(lock: Lock) -> Subject:
     """Our own lock as a subject."""
-    from_base = lock.torch is not None and lock.torch.origin == "base"
     return Subject(
         source=lock.filename,
         platform=lock.platform,
@@ -116,7 +114,7 @@ def subject_of(lock: Lock) -> Subject:
             for git in lock.gits
         ),
         torch=lock.torch,
-        kept=guarded_packages(lock) if from_base else {},
+        kept=guarded_packages(lock) if lock.uses_base_torch else {},
     )
 
 
@@ -225,7 +223,7 @@ def _wheel(lock: Path, package: Package, wheel: PackageWheel) -> SubjectWheel:
     if path is None and wheel.url is not None:
         path = _local_path(wheel.url)
     sha256 = wheel.hashes.get("sha256")
-    if sha256 is not None and not _SHA256.fullmatch(sha256):
+    if sha256 is not None and not SHA256.fullmatch(sha256):
         raise UsageError(
             f"{lock}: {package.name}: {sha256!r} is no sha256 in small hex digits",
             hint="let the tool that wrote the lock write it anew",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from builder.lock import Locked, Upgrade
 from builder.lock.changes import diff as diffs
 from builder.lock.changes import diff_text
 from builder.lock.pylock import read_lock
+from builder.lock.shelf import INDEX as VENDOR_INDEX
 from builder.lock.store import Store
 from builder.oci.image import read_layout
 from builder.pipeline import Job
@@ -306,7 +307,7 @@ def _vendored(arguments: argparse.Namespace, job: Job) -> list[str]:
     if arguments.vendor is not None:
         return list(arguments.vendor)
     beside = job.loaded.folder / "vendor"
-    return [str(beside)] if (beside / "vendor.json").is_file() else []
+    return [str(beside)] if (beside / VENDOR_INDEX).is_file() else []
 
 
 def _progress(arguments: argparse.Namespace) -> Progress:
@@ -326,5 +327,5 @@ def _upgrade(arguments: argparse.Namespace, *, frozen: bool) -> Upgrade:
     return Upgrade(every=arguments.upgrade, packages=tuple(arguments.upgrade_package))
 
 
-def _code(findings: list[Finding] | tuple[Finding, ...]) -> int:
+def _code(findings: Iterable[Finding]) -> int:
     return _EXIT_FINDINGS if worst(findings) is Severity.ERROR else 0

@@ -22,7 +22,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Lines for people, without whatever a terminal would act on."""
     for line in lines:
-        print(printable(line))
+        print(_one_line(line))
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
@@ -51,7 +51,7 @@ def print_outcome(outcome: Outcome) -> None:
 
 
 def _one_line(text: str) -> str:
-    """A finding's words may hold names out of files, whose line breaks are none of ours."""
+    """What is told may hold names out of files, whose line breaks are none of ours."""
     return printable(text).replace("\n", "\\n")
 
 

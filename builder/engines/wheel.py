@@ -26,6 +26,7 @@ from typing import BinaryIO, Self
 
 from packaging.utils import canonicalize_name
 
+from builder.lock.base.metadata import EntryPoints
 from builder.oci.layer import WHITEOUT, Deflated, LayerError, LayerWriter
 from builder.plan import Venv, console_script
 
@@ -60,13 +61,6 @@ class Entry:
     size: int
     member: zipfile.ZipInfo | None = None
     data: bytes | None = None
-
-
-class _EntryPoints(configparser.ConfigParser):
-    """entry_points.txt, in which names keep their case."""
-
-    def optionxform(self, optionstr: str) -> str:
-        return optionstr
 
 
 class Wheel:
@@ -258,7 +252,7 @@ class Wheel:
         name = f"{self._dist_info}/entry_points.txt"
         if name not in self._members:
             return
-        parser = _EntryPoints(delimiters=("=",), interpolation=None, strict=False)
+        parser = EntryPoints()
         parser.read_string(self._read(name).decode())
         for group in ("console_scripts", "gui_scripts"):
             for script, reference in parser.items(group) if parser.has_section(group) else ():

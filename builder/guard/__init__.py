@@ -25,11 +25,12 @@ from functools import cache
 from string import Template
 from typing import NamedTuple
 
-from packaging.utils import canonicalize_name
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, is_normalized_name
 from packaging.version import InvalidVersion, Version
 
 from builder.errors import LockError
-from builder.lock.model import Lock
+from builder.lock.model import Lock, TorchIdentity
 from builder.resources import package_file
 
 BIN = "/opt/spark-build/bin"
@@ -55,7 +56,7 @@ def guarded_packages(lock: Lock) -> dict[str, str]:
     """Normalised name → version of all that must stay, torch first; empty without a torch."""
     if lock.torch is None:
         return {}
-    packages = {canonicalize_name(name): text for name, text in lock.guard.packages.items()}
+    packages = {_name(name): text for name, text in lock.guard.packages.items()}
     return {"torch": lock.torch.version, **dict(sorted(packages.items()))}
 
 
@@ -81,16 +82,17 @@ def guard_files(lock: Lock) -> tuple[GuardFile, ...]:
     Raises LockError where the lock has a line or a version that cannot stand in such a file.
     """
     packages = guarded_packages(lock)
-    if lock.torch is None:
+    torch = lock.torch
+    if torch is None:
         return ()
     constraints = [*(f"{name}==={_exact(text)}" for name, text in packages.items())]
-    constraints += map(_one_line, lock.guard.constraints)
+    constraints += map(_constraint, lock.guard.constraints)
     overrides = [f"{name} ; {_NEVER}" for name in packages]
     return (
         GuardFile(f"{FOLDER}/README", _readme(packages)),
         GuardFile(f"{FOLDER}/constraints.txt", _lines(constraints)),
         GuardFile(f"{FOLDER}/exclude.txt", _lines(packages)),
-        GuardFile(f"{FOLDER}/guard.json", _record(lock, packages)),
+        GuardFile(f"{FOLDER}/guard.json", _record(lock, torch, packages)),
         GuardFile(f"{FOLDER}/notice", f"spark-build: {_notice(packages)}\n"),
         GuardFile(f"{FOLDER}/override.txt", _lines(overrides)),
         GuardFile(f"{FOLDER}/report.py", _template("report.py")),
@@ -105,16 +107,32 @@ def guard_programs(lock: Lock) -> tuple[str, ...]:
     return () if lock.torch is None else ("pip", "pip3", f"pip{lock.python}", "uv")
 
 
+def _name(text: str) -> str:
+    name = canonicalize_name(text)
+    # Python's `$` lets a line break at the end through.
+    if not is_normalized_name(name) or not name.isprintable():
+        raise LockError(f"guard: {text!r} is not the name of a package")
+    return name
+
+
 def _exact(version: str) -> str:
     """The version as pip compares it after `===`, which is text by text."""
     try:
-        return str(Version(version))
+        parsed = Version(version) if version == version.strip() else None
     except InvalidVersion:
-        raise LockError(f"guard: {version!r} is not a version (PEP 440)") from None
+        parsed = None
+    if parsed is None:
+        raise LockError(f"guard: {version!r} is not a version (PEP 440)")
+    return str(parsed)
 
 
-def _one_line(text: str) -> str:
-    if not text.isprintable():
+def _constraint(text: str) -> str:
+    """One line of constraints; pip would follow an option in it, or a URL with a variable."""
+    try:
+        sound = text.isprintable() and Requirement(text).url is None
+    except InvalidRequirement:
+        sound = False
+    if not sound:
         raise LockError(f"guard: {text!r} is not one line of constraints")
     return text
 
@@ -136,15 +154,10 @@ def _notice(packages: dict[str, str]) -> str:
     return f"torch {packages['torch']} {what} as the image has it; see {FOLDER}/README"
 
 
-def _record(lock: Lock, packages: dict[str, str]) -> str:
+def _record(lock: Lock, torch: TorchIdentity, packages: dict[str, str]) -> str:
     """What `report.py` compares with; requirements of locked packages were judged by the lock."""
-    torch = lock.torch
     value = {
-        "torch": {
-            "origin": None if torch is None else torch.origin,
-            "module": None if torch is None else torch.module,
-            "folder": None if torch is None else torch.folder,
-        },
+        "torch": {"origin": torch.origin, "module": torch.module, "folder": torch.folder},
         "packages": packages,
         "locked": {canonicalize_name(wheel.name): wheel.version for wheel in lock.wheels},
     }

@@ -4,14 +4,17 @@
 guard=/opt/spark-build/guard
 python=/opt/venv/bin/python
 name=${0##*/}
+run_pip='import sys; sys.path[:] = filter(None, sys.path); import runpy
+runpy.run_module("pip", run_name="__main__", alter_sys=True)'
 
 next_on_path() {
     rest=$PATH:
     while [ -n "$rest" ]; do
         folder=${rest%%:*}
         rest=${rest#*:}
-        if [ "${folder%/}" = /opt/spark-build/bin ]; then continue; fi
         program=${folder:-.}/$1
+        # This script under whatever name: a folder can be spelt in many ways, and be linked to.
+        if [ "$program" -ef "$guard/wrapper" ]; then continue; fi
         if [ -f "$program" ] && [ -x "$program" ]; then
             printf '%s\n' "$program"
             return 0
@@ -36,7 +39,8 @@ if [ "$name" = uv ]; then
     program=$(next_on_path uv) || absent
     set -- "$program" "$@"
 elif "$python" -I -c 'import importlib.util as i, sys; sys.exit(i.find_spec("pip") is None)'; then
-    set -- "$python" -m pip "$@"
+    # Like `-m pip`, which would take modules out of the folder that it is called in.
+    set -- "$python" -c "$run_pip" "$@"
 else
     program=$(next_on_path "$name" || next_on_path pip3 || next_on_path pip) || absent
     set -- "$program" --python "$python" "$@"

@@ -56,7 +56,8 @@ def lock_recipe(
         return Locked(lock=earlier, path=path, written=False)
     if frozen:
         raise StaleLockError(
-            f"{path}: does not answer the recipe:\n" + "\n".join(f"  {line}" for line in changes),
+            f"{path}: does not answer the recipe",
+            changes,
             hint="run `spark-build lock RECIPE` and commit the lock",
         )
     lock = resolve_lock(loaded, target, supply, inputs=inputs, earlier=earlier, upgrade=upgrade)

@@ -7,12 +7,10 @@ looked up in the metadata of every locked wheel, so that nothing slips through b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from packaging.markers import Environment
-from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -20,6 +18,7 @@ from builder import process
 from builder.context import Context
 from builder.errors import BuilderError, LockError
 from builder.http import Http
+from builder.lock.base.metadata import METADATA, parse_requires
 from builder.lock.members import read_member
 from builder.lock.model import LockedWheel
 from builder.lock.platforms import marker_holds, markers
@@ -30,7 +29,6 @@ from builder.pool import threads
 from builder.process import Runner
 from builder.recipe import Accept
 
-_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _READ_JOBS = 8
 _RECIPE = "the recipe"
 
@@ -164,8 +162,8 @@ class _Resolver:
 
     def _requires(self, wheel: LockedWheel) -> tuple[str, ...]:
         cache = self.context.cache
-        data = read_member(wheel, _METADATA, http=self.http, store=self.store, cache=cache)
-        return tuple(parse_email(data)[0].get("requires_dist", ()))
+        data = read_member(wheel, METADATA, http=self.http, store=self.store, cache=cache)
+        return parse_requires(data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from builder.lock.sources import Choice, choose
 from builder.lock.stubs import compiled_stub
 from builder.lock.supply import Supply
 from builder.lock.torch import check_index, find_torch, refuse_second_torch, wheel_identity
-from builder.lock.wheels import KEEP, Request, Upgrade, resolve, uv_version
+from builder.lock.uv import uv_version
+from builder.lock.wheels import KEEP, Request, Upgrade, resolve
 from builder.recipe import LoadedRecipe, Recipe, Resolve, requirements
 from builder.targets import Target
 
@@ -105,18 +106,13 @@ def _check_python(loaded: LoadedRecipe, base: ResolvedBase) -> None:
 
 def _check_torch(loaded: LoadedRecipe, base: ResolvedBase) -> None:
     """`from: base` needs a base that has one."""
-    torch = loaded.recipe.torch
-    if torch is None or torch.from_ != "base":
+    if not loaded.recipe.uses_base_torch:
         return
     if base.inventory is None or base.inventory.torch is None:
         raise LockError(
             f"{loaded.path}: torch.from: the base has no torch",
             hint="take an NGC PyTorch image as the base, or `torch: {from: wheel, version: …}`",
         )
-
-
-def _uses_base_torch(recipe: Recipe) -> bool:
-    return recipe.torch is not None and recipe.torch.from_ == "base"
 
 
 def _request(
@@ -170,7 +166,7 @@ def answer(
     """
     held = question.base.inventory
     wheels = () if earlier is None else earlier.wheels
-    if held is None or not _uses_base_torch(recipe):
+    if held is None or not recipe.uses_base_torch:
         found = resolve(
             question.request,
             context=supply.context,
@@ -196,7 +192,7 @@ def _guarded(
 ) -> tuple[TorchIdentity | None, Guard]:
     """Whose torch the image has, and what no install may replace."""
     refuse_second_torch(base.inventory, resolved.wheels)
-    if base.inventory is not None and _uses_base_torch(recipe):
+    if base.inventory is not None and recipe.uses_base_torch:
         guard = base_guard(base.inventory, resolved.wheels, resolved.accepted)
         return base.inventory.torch, guard
     torch = find_torch(resolved.wheels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 from packaging.markers import Marker
@@ -23,13 +23,13 @@ from builder.oci.image import canonical_json
 from builder.recipe import Recipe, requirements
 from builder.recipe.fields import canonical_requirement, requirement_name
 
-FORMATS = ("pyproject", "requirements", "pylock")
+Form = Literal["pyproject", "requirements", "pylock"]
 
 _Entry = Mapping[str, str]
 
 
-def export(recipe: Recipe, locks: Sequence[Lock], form: str) -> str:
-    """The recipe, as `locks` (of its targets) answer it, in the text of one of `FORMATS`.
+def export(recipe: Recipe, locks: Sequence[Lock], form: Form) -> str:
+    """The recipe, as `locks` (of its targets) answer it, in the text of that form.
 
     `pyproject` takes several locks, whose platforms its markers tell apart; the others take one.
     Raises UsageError where the form cannot say what the locks do.
@@ -133,12 +133,7 @@ def _marker(platforms: Sequence[str]) -> str:
 
 def _settings(recipe: Recipe, locks: Sequence[Lock]) -> dict[str, Any]:
     """`[tool.uv]` as the recipe was resolved; a torch of the base is kept out of the project."""
-    guarded = {
-        name
-        for lock in locks
-        if lock.torch is not None and lock.torch.origin == "base"
-        for name in lock.guard.packages
-    }
+    guarded = {name for lock in locks if lock.uses_base_torch for name in lock.guard.packages}
     resolve = recipe.resolve
     return {
         "prerelease": None if resolve.prerelease == "if-necessary" else resolve.prerelease,
@@ -174,21 +169,25 @@ def _by_platform(entries: Mapping[str, tuple[_Entry, Lock]]) -> list[dict[str, s
 
 
 def _chosen(recipe: Recipe, lock: Lock) -> Iterator[tuple[str, _Entry]]:
-    """What comes from elsewhere than the default index, and from where, in uv's words."""
+    """What comes from elsewhere than the default index, and from where, in uv's words.
+
+    A source of a package that nothing asked for in the end is left out.
+    """
+    locked = {wheel.name for wheel in lock.wheels} | {git.name for git in lock.gits}
     for source in lock.sources:
-        yield source.name, _entry(source, lock)
+        if source.name in locked:
+            yield source.name, _entry(source, lock)
     index = None if recipe.torch is None else recipe.torch.index
     if index is not None and "torch" not in {source.name for source in lock.sources}:
         yield "torch", {"index": index}
 
 
 def _entry(source: ChosenSource, lock: Lock) -> _Entry:
-    kind, _, what = source.source.partition(" ")
-    if kind == "git":
+    if source.kind == "git":
         [git] = [git for git in lock.gits if git.name == source.name]
         inside = {} if git.subdirectory is None else {"subdirectory": git.subdirectory}
         return {"git": git.url, "rev": git.commit, **inside}
-    if kind == "wheel":
+    if source.kind == "wheel":
         [url] = [wheel.url for wheel in lock.wheels if wheel.name == source.name]
         return {"url": url}
-    return {"index": what}
+    return {"index": source.place}

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder import process
-from builder.context import Context
+from builder.context import PROXY_VARIABLES, Context
 from builder.errors import ExternalError, MissingError, OfflineError, ToolError
-from builder.http import redact
+from builder.http import redact, redact_urls
 from builder.lock.model import LockedGit
 from builder.process import Runner
 from builder.scratch import publish, scratch_folder
@@ -31,8 +31,7 @@ _PASSES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"),
         *("SSH_AUTH_SOCK", "SSH_AGENT_PID", "NETRC"),
-        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+        *PROXY_VARIABLES,
         *("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_ASKPASS", "SSH_ASKPASS"),
         *("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY", "GIT_SSL_NO_VERIFY"),
         *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_COUNT"),
@@ -50,10 +49,10 @@ _SETTINGS = (
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,63}", re.IGNORECASE)
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"]+", re.IGNORECASE)
 _SAID = re.compile(r"^(?:fatal|error|remote): *(?:error: *)?(?P<text>\S.*)$", re.MULTILINE)
 _NEEDS_MORE = ("unadvertised object", "not valid", "does not support shallow")
 _NOT_THERE = "not our ref"
+_SIGN_IN = "credentials come from git's own helpers, ~/.netrc or the ssh agent; git never asks here"
 _ASK_SECONDS = 120.0
 _FETCH_SECONDS = 1800.0
 _FILE_BYTES = 1 << 20
@@ -143,7 +142,19 @@ class Git:
         return entry is not None and entry[1] == "tree"
 
     def write_bundle(self, git: LockedGit, destination: Path) -> None:
-        """See `bundle`."""
+        """Write the locked commit, without its history, as a git bundle to the file `destination`.
+
+        A bundle (gitformat-bundle(5)) does not say where its history was cut off, so `git clone`
+        and `git bundle verify` cannot use it. What takes the commit out of it, in an empty
+        repository, is
+
+            echo COMMIT > .git/shallow
+            git fetch FILE refs/spark-build/locked
+            git checkout COMMIT
+
+        and git checks every object against the commit's hash. Raises OfflineError where the commit
+        is not in the cache and the run is offline.
+        """
         repository = self.fetch(git.url, git.commit)
         with scratch_folder(self.context.cache) as folder:
             path = folder / "bundle"
@@ -151,7 +162,10 @@ class Git:
             publish(path, destination, self.context.cache)
 
     def read_bundle(self, path: Path, git: LockedGit) -> Path:
-        """See `restore`."""
+        """Bring the locked commit out of the bundle at `path` into the cache; its repository there.
+
+        Raises ExternalError where the commit is not in the bundle, or not whole.
+        """
         with scratch_folder(self.context.cache) as folder:
             one = self._empty(folder / "one", git.commit)
             # A bundle does not say that its history is cut off: the receiver has to know.
@@ -245,35 +259,6 @@ class Git:
             )
 
 
-_SIGN_IN = "credentials come from git's own helpers, ~/.netrc or the ssh agent; git never asks here"
-
-
-def bundle(
-    git: LockedGit, destination: Path, context: Context, *, run: Runner = process.run
-) -> None:
-    """Write the locked commit, without its history, as a git bundle to the file `destination`.
-
-    A bundle (gitformat-bundle(5)) does not say where its history was cut off, so `git clone` and
-    `git bundle verify` cannot use it. What takes the commit out of it, in an empty repository, is
-
-        echo COMMIT > .git/shallow
-        git fetch FILE refs/spark-build/locked
-        git checkout COMMIT
-
-    and git checks every object against the commit's hash. Raises ExternalError where the commit
-    cannot be had, OfflineError where it is not in the cache and the run is offline.
-    """
-    Git(context, run).write_bundle(git, destination)
-
-
-def restore(path: Path, git: LockedGit, context: Context, *, run: Runner = process.run) -> Path:
-    """Bring the locked commit out of the bundle at `path` into the cache; its repository there.
-
-    Raises ExternalError where the commit is not in the bundle, or not whole.
-    """
-    return Git(context, run).read_bundle(path, git)
-
-
 def git_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The part of the caller's environment that git may see, and what is set for it.
 
@@ -310,4 +295,4 @@ def _said(stderr: str) -> str:
         return "the server asks for credentials, as some do where there is no such repository"
     lines = [match["text"] for match in _SAID.finditer(stderr)] or stderr.split("\n")[-2:-1]
     text = "; ".join(dict.fromkeys(lines)) or "git gives no reason"
-    return _URL.sub(lambda match: redact(match[0]), text)
+    return redact_urls(text)

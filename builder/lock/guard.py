@@ -153,11 +153,15 @@ def _version(text: str) -> Version | None:
 
 
 def _about(line: str, names: Container[str]) -> bool:
-    """Whether a line of a constraints file is about one of `names`, or about nothing at all."""
+    """Whether a line of a constraints file is about one of `names`, or about no version at all.
+
+    One with a URL says where a package comes from, and pip puts the container's variables into it.
+    """
     try:
-        return canonicalize_name(Requirement(line).name) in names
+        requirement = Requirement(line)
     except InvalidRequirement:
         return True
+    return requirement.url is not None or canonicalize_name(requirement.name) in names
 
 
 def _kept(

@@ -15,7 +15,7 @@ from zipfile import ZipInfo
 from builder.http import Http
 from builder.lock.model import LockedWheel
 from builder.lock.store import Store
-from builder.remote import Member, Source, WheelError, open_local, open_remote, read_directory
+from builder.remote import Source, WheelError, open_local, open_remote, read_directory, read_whole
 from builder.scratch import write_whole
 
 _MAX_BYTES = 4 << 20
@@ -51,9 +51,7 @@ def _read(source: Source, name: Pattern[str]) -> bytes:
     entry = _find(source, name)
     if entry.file_size > _MAX_BYTES:
         raise WheelError(f"{source.label}: {entry.filename} has {entry.file_size} bytes")
-    data = bytearray()
-    Member(source, entry).drain(data.extend)
-    return bytes(data)
+    return read_whole(source, entry)
 
 
 def _find(source: Source, name: Pattern[str]) -> ZipInfo:

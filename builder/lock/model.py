@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+"""A hash as it stands in a lock; it becomes a file's name, so nothing else may pass for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class LockedFile:
     @property
     def filename(self) -> str:
         """The last part of the URL's path, percent-decoded."""
-        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+        return url_filename(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +157,16 @@ class ChosenSource:
     source: str
     refused: tuple[Refusal, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """`wheel`, `index` or `git`."""
+        return self.source.partition(" ")[0]
+
+    @property
+    def place(self) -> str:
+        """The URL, the index's name, or `URL@REF`."""
+        return self.source.partition(" ")[2]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
@@ -184,6 +198,16 @@ class Lock:
         return lock_filename(self.name, self.target)
 
     @property
+    def debs(self) -> tuple[LockedDeb, ...]:
+        """The distribution packages of the base, if it is laid out from them."""
+        return self.base.debs if isinstance(self.base, DebianBase) else ()
+
+    @property
+    def uses_base_torch(self) -> bool:
+        """Whether torch is the base's own, below the environment and not in it."""
+        return self.torch is not None and self.torch.origin == "base"
+
+    @property
     def contents(self) -> str:
         """`sha256:` over what goes into an image: names, versions and hashes.
 
@@ -198,6 +222,11 @@ class Lock:
             **({"gits": [[git.name, git.commit] for git in self.gits]} if self.gits else {}),
         }
         return f"sha256:{hashlib.sha256(json.dumps(held).encode()).hexdigest()}"
+
+
+def url_filename(url: str) -> str:
+    """The last part of a URL's path, percent-decoded."""
+    return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
 def lock_filename(name: str, target: str) -> str:

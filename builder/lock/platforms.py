@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from packaging.markers import Environment, Marker
 from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from builder.errors import LockError
 
@@ -23,6 +25,25 @@ def wheel_tags(platform: str, python: str, glibc: str) -> list[Tag]:
     interpreter = f"cp{version[0]}{version[1]}"
     own = cpython_tags(version, abis=[interpreter], platforms=platforms)
     return [*own, *compatible_tags(version, interpreter, platforms)]
+
+
+def wheel_version(filename: str, name: str, *, platform: str, python: str, glibc: str) -> Version:
+    """The version of a wheel that, by its name (PEP 427), is one of `name` and runs there.
+
+    Raises LockError where it is not, without saying where the name was found.
+    """
+    try:
+        found, version, _, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        raise LockError(f"{filename} is not the name of a wheel") from None
+    if found != canonicalize_name(name):
+        raise LockError(f"{filename} is a wheel of {found}, not of {canonicalize_name(name)}")
+    if tags.isdisjoint(wheel_tags(platform, python, glibc)):
+        raise LockError(
+            f"{filename} does not run on {platform} with Python {python} and glibc {glibc}",
+            hint="name the wheel for that platform",
+        )
+    return version
 
 
 def markers(platform: str, python: str) -> Environment:

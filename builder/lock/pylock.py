@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,25 +28,28 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from builder.errors import LockError
 from builder.lock.model import (
+    SHA256,
     Base,
     ChosenSource,
     DebianBase,
     Guard,
     Lock,
-    LockedFile,
     LockedGit,
     LockedWheel,
+    RegistryBase,
     TorchIdentity,
     plain,
 )
 from builder.lock.platforms import MACHINES
+from builder.oci.image import DIGEST
 
 FORMAT = 2
 _TOOL = "spark-build"
 _ALWAYS = ("inputs", "tools")
 _DEB_KEYS = ("name", "version", "architecture", "url", "size", "sha256")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_WORD = re.compile(r"[A-Za-z0-9]\S*")
+_INDEX = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
 
 
 def _text(pattern: str) -> Any:
@@ -81,11 +84,6 @@ def write_lock(lock: Lock) -> str:
     document = _document(lock)
     document["tool"][_TOOL]["digest"] = _digest(document)
     return tomli_w.dumps(document)
-
-
-def lock_digest(lock: Lock) -> str:
-    """`sha256:` over the body of the file, its own digest line left out."""
-    return _digest(_document(lock))
 
 
 def parse_lock(text: str, *, source: str) -> Lock:
@@ -184,6 +182,7 @@ def _environment(platform: str) -> str:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
+    """`sha256:` over the body of the file, its own digest line left out."""
     extra = dict(document["tool"][_TOOL])
     extra.pop("digest", None)
     body = {**document, "tool": {_TOOL: extra}}
@@ -226,23 +225,38 @@ def _lock(extra: _Extra, pylock: Pylock) -> Lock:
 
 def _check(lock: Lock) -> None:
     """A hash becomes a path in the store, and so must be nothing but a hash."""
-    for file in _files(lock):
-        if not _SHA256.fullmatch(file.sha256) or file.size < 0:
+    for file in (*lock.wheels, *lock.debs):
+        if not SHA256.fullmatch(file.sha256) or file.size < 0:
             raise ValueError(f"{file.filename}: no sha256 in small hex digits, or no size in bytes")
     for git in lock.gits:
-        if not _COMMIT.fullmatch(git.commit):
-            raise ValueError(f"{git.name}: {git.commit!r} is no commit")
-    digests = [] if isinstance(lock.base, DebianBase) else [lock.base.digest]
-    if not all(
-        digest.startswith("sha256:") and _SHA256.fullmatch(digest[7:]) for digest in digests
+        _check_git(git)
+    for source in lock.sources:
+        _check_source(source, {git.name for git in lock.gits})
+    if isinstance(lock.base, RegistryBase) and (
+        not DIGEST.fullmatch(lock.base.index) or lock.base.size < 0
     ):
+        raise ValueError("base.index: no sha256 digest, or no size in bytes")
+    if not isinstance(lock.base, DebianBase) and not DIGEST.fullmatch(lock.base.digest):
         raise ValueError("base.digest: no sha256 digest")
 
 
-def _files(lock: Lock) -> Iterator[LockedFile]:
-    yield from lock.wheels
-    if isinstance(lock.base, DebianBase):
-        yield from lock.base.debs
+def _check_git(git: LockedGit) -> None:
+    """These are words of git's command line, and of a comment in a Containerfile."""
+    if not _COMMIT.fullmatch(git.commit):
+        raise ValueError(f"{git.name}: {git.commit!r} is no commit")
+    for text in (git.url, git.ref):
+        if not _WORD.fullmatch(text) or not text.isprintable():
+            raise ValueError(f"{git.name}: {text!r} is no repository or no ref in one")
+    inside = git.subdirectory or "."
+    if not inside.isprintable() or inside.startswith("/") or ".." in inside.split("/"):
+        raise ValueError(f"{git.name}: {inside!r} is no folder in a repository")
+
+
+def _check_source(source: ChosenSource, gits: Container[str]) -> None:
+    """An index's name becomes part of a URL; a repository is looked up among those locked."""
+    fits = {"wheel": True, "index": _INDEX.fullmatch(source.place), "git": source.name in gits}
+    if not fits.get(source.kind):
+        raise ValueError(f"sources: {source.source!r} is no source of {source.name}")
 
 
 def _write_wheel(wheel: LockedWheel) -> Package:

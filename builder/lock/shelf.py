@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from builder.errors import ExternalError, UsageError
-from builder.lock.model import LockedFile
+from builder.lock.model import SHA256, LockedFile
 from builder.lock.store import Store
 from builder.lock.supply import Supply
 from builder.oci.endpoint import UnknownImageError
@@ -34,8 +34,10 @@ from builder.scratch import write_whole
 ARTIFACT = "application/vnd.spark-build.vendor.v1"
 """The artifact's type; that of its layer `vendor.json` has `+json` after it."""
 
+INDEX = "vendor.json"
+"""The file by which a vendor folder is known, and that says what is in it."""
+
 _FORMAT = 1
-_INDEX = "vendor.json"
 _FILE_TYPE = "application/octet-stream"
 _EMPTY = b"{}"  # image-spec, manifest.md, "Guidance for an Empty Descriptor"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
@@ -53,7 +55,7 @@ class Kept:
 
     kind: Literal["blob", "deb", "git", "wheel"]
     filename: str
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, StringConstraints(pattern=rf"^{SHA256.pattern}$")]
     size: Annotated[int, Field(ge=0)]
     name: str | None = None
     version: str | None = None
@@ -115,7 +117,7 @@ def _parse_index(data: bytes, shown: str) -> tuple[Kept, ...]:
         return _INDEX_JSON.validate_json(data).files
     except ValidationError:
         raise UsageError(
-            f"{shown}: not a {_INDEX} that this spark-build reads",
+            f"{shown}: not a {INDEX} that this spark-build reads",
             hint="take the spark-build that wrote it, or vendor into another place",
         ) from None
 
@@ -126,7 +128,7 @@ class _Folder:
         self._files = Store(folder)
 
     def index(self) -> tuple[Kept, ...] | None:
-        path = self._folder / _INDEX
+        path = self._folder / INDEX
         try:
             return _parse_index(path.read_bytes(), str(path))
         except FileNotFoundError:
@@ -139,14 +141,14 @@ class _Folder:
         folder = self._folder
         if os.path.lexists(folder) and not folder.is_dir():
             raise UsageError(f"{folder}: is not a folder", hint="name a folder")
-        if (folder / _INDEX).exists():
+        if (folder / INDEX).exists():
             return
         if folder.is_dir() and any(folder.iterdir()):
             raise UsageError(
                 f"{folder}: holds something else than vendored files",
                 hint="name an empty folder, a new one, or one that `vendor` made",
             )
-        write_whole(folder / _INDEX, _index_text((), ()), self._supply.context.cache)
+        write_whole(folder / INDEX, _index_text((), ()), self._supply.context.cache)
 
     def missing(self, files: Sequence[LockedFile]) -> tuple[LockedFile, ...]:
         return self._files.missing(files)
@@ -165,7 +167,7 @@ class _Folder:
     def finish(self, kept: Sequence[Kept]) -> str | None:
         with _locked(self._folder):
             text = _index_text(self.index() or (), kept)
-            write_whole(self._folder / _INDEX, text, self._supply.context.cache)
+            write_whole(self._folder / INDEX, text, self._supply.context.cache)
         return None
 
 
@@ -214,7 +216,7 @@ class _Artifact:
 
     def _index_file(self, manifest: Any) -> LockedFile:
         layer = manifest["layers"][0]
-        if manifest["artifactType"] != ARTIFACT or layer["annotations"][_TITLE] != _INDEX:
+        if manifest["artifactType"] != ARTIFACT or layer["annotations"][_TITLE] != INDEX:
             raise ValueError("another kind of artifact")
         return LockedFile(
             url=self._supply.registry.blob_url(self._reference, layer["digest"]),
@@ -269,7 +271,7 @@ def _manifest(index: LockedFile, files: Iterable[Kept]) -> dict[str, Any]:
         "artifactType": ARTIFACT,
         "config": {**empty, "data": "e30="},
         "layers": [
-            _layer(f"{ARTIFACT}+json", index.sha256, index.size, _INDEX),
+            _layer(f"{ARTIFACT}+json", index.sha256, index.size, INDEX),
             *(
                 _layer(_FILE_TYPE, sha256, size, f"files/{sha256[:2]}/{sha256}")
                 for sha256, size in sorted(sizes.items())

@@ -12,27 +12,26 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder import process
 from builder.document import Where
 from builder.errors import ExternalError, LockError, MissingError, OfflineError
-from builder.http import RefusedError, phrase, redact
+from builder.http import RefusedError, phrase, redact, redact_urls
 from builder.lock.git import Git, shown
-from builder.lock.model import ChosenSource, LockedGit, Refusal
-from builder.lock.platforms import markers, wheel_tags
+from builder.lock.model import ChosenSource, LockedGit, Refusal, url_filename
+from builder.lock.platforms import marker_holds, markers, wheel_version
 from builder.lock.project import Project, read_project
 from builder.lock.supply import Supply
 from builder.lock.uv import Question, compile_lock
 from builder.lock.wheels import KEEP, Upgrade
 from builder.process import Runner
 from builder.recipe import LoadedRecipe, Source, requirements
-from builder.recipe.fields import canonical_requirement
+from builder.recipe.fields import canonical_requirement, pinned_version
 from builder.scratch import scratch_folder
 
 _ERROR_NAME = re.compile(r"^[A-Z]\w+(?:Error|Timeout|Exception): ")
@@ -40,7 +39,6 @@ _C_LINE = re.compile(r" \(_ssl\.c:\d+\)")
 _BECAUSE = re.compile(r"Because (?P<text>.+?), we can conclude")
 _OURS = re.compile(r" and (?:spark-build-recipe|your project) depends on .*")
 _CAUSE = re.compile(r"(?:cause|Caused by): (?P<text>.+)")
-_URL = re.compile(r"https?://[^\s`'\")]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +146,8 @@ class _Sources:
         recipe = self.loaded.recipe
         texts = [*requirements(recipe), *map(canonical_requirement, recipe.build_after_torch)]
         stated = [found for found in map(Requirement, texts) if found.name == name]
-        here = {key: str(value) for key, value in markers(self.platform, self.python).items()}
-        fitting = [found for found in stated if found.marker is None or found.marker.evaluate(here)]
+        here = markers(self.platform, self.python)
+        fitting = [found for found in stated if marker_holds(found.marker, here)]
         if stated and not fitting:
             return None
         required = Requirement(name)
@@ -160,21 +158,18 @@ class _Sources:
 
     def _check_wheel(self, package: _Package, url: str, at: Where) -> None:
         """Raises LockError where the wheel's name (PEP 427) says that it is another one."""
-        filename = unquote(urlsplit(url).path).rpartition("/")[2]
+        filename = url_filename(url)
         try:
-            name, version, _, tags = parse_wheel_filename(filename)
-        except InvalidWheelFilename:
-            raise self._refusal(at, f"{filename} is not the name of a wheel") from None
-        if name != package.name:
-            raise self._refusal(at, f"{filename} is a wheel of {name}, not of {package.name}")
-        self._check_version(package, version, at, filename)
-        if tags.isdisjoint(wheel_tags(self.platform, self.python, self.glibc)):
-            raise self._refusal(
-                at,
-                f"{filename} does not run on {self.platform} with Python {self.python} "
-                f"and glibc {self.glibc}",
-                hint="name the wheel for that platform",
+            version = wheel_version(
+                filename,
+                package.name,
+                platform=self.platform,
+                python=self.python,
+                glibc=self.glibc,
             )
+        except LockError as error:
+            raise self._refusal(at, error.message, hint=error.hint) from None
+        self._check_version(package, version, at, filename)
 
     def _first(self, package: _Package) -> Choice:
         refused: list[Refusal] = []
@@ -274,8 +269,7 @@ class _Sources:
         )
 
     def _earlier(self, package: _Package, url: str, ref: str) -> str | None:
-        named = {canonicalize_name(name) for name in self.upgrade.packages}
-        moves = self.upgrade.every or package.name in named
+        moves = self.upgrade.moves(package.name)
         return None if moves else self.earlier.get((package.name, url, ref))
 
     def _git_version(self, package: _Package, project: Project, at: Where) -> str | None:
@@ -284,7 +278,8 @@ class _Sources:
             raise self._refusal(at, f"what is there is {project.name}, not {package.name}")
         self._check_python(package, project, at)
         if project.version is None:
-            return _pin(package.requirement)
+            pinned = pinned_version(package.requirement)
+            return None if pinned is None else str(Version(pinned))
         try:
             version = Version(project.version)
         except InvalidVersion:
@@ -319,16 +314,6 @@ class _Sources:
         return str(self.loaded.document.problem(at, message))
 
 
-def _pin(requirement: Requirement) -> str | None:
-    """The version of a requirement for one version only (`==0.13.0`)."""
-    pins = [
-        specifier.version
-        for specifier in requirement.specifier
-        if specifier.operator == "==" and not specifier.version.endswith(".*")
-    ]
-    return str(Version(pins[0])) if pins else None
-
-
 def _words(source: Source) -> str:
     if source.wheel is not None:
         return f"wheel {redact(source.wheel)}"
@@ -349,7 +334,7 @@ def _uv_reason(message: str) -> str:
     because = _BECAUSE.search(_one_line(message))
     causes = [match["text"] for match in _CAUSE.finditer(message)]
     text = _OURS.sub("", because["text"]) if because else "; ".join(causes[-1:]) or message
-    return _URL.sub(lambda match: redact(match[0]), _one_line(text))
+    return redact_urls(_one_line(text))
 
 
 def _one_line(text: str) -> str:

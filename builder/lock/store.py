@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import AbstractContextManager, contextmanager
@@ -21,14 +20,13 @@ from typing import BinaryIO, Protocol
 
 from builder.errors import ExternalError, UsageError
 from builder.http import redact
-from builder.lock.model import LockedFile
+from builder.lock.model import SHA256, LockedFile
 from builder.oci.blobs import BlobCache
 from builder.oci.image import digest_hex, digest_of_file
 from builder.pool import threads
 from builder.progress import Advance, Progress
 from builder.scratch import publish, scratch_folder
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _JOBS = 4
 _BROKEN_OFF_TIMES = 3
 _PROGRESS_BYTES = 8 << 20
@@ -167,8 +165,7 @@ class Store:
 
 
 def _place(folder: Path, sha256: str) -> Path:
-    # It becomes a path: whoever made the lock, nothing else may get this far.
-    if not _SHA256.fullmatch(sha256):
+    if not SHA256.fullmatch(sha256):
         raise UsageError(f"{sha256!r} is no sha256 in small hex digits")
     return folder / "files" / sha256[:2] / sha256
 

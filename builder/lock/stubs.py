@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from builder.errors import LockError
 from builder.lock.model import LockedGit
+from builder.recipe.fields import pinned_version
 
 UNKNOWN_VERSION = "0"
 """The version of a stub where only a build of the package can tell it.
@@ -85,13 +86,9 @@ def compiled_stub(git: LockedGit, requirements: Iterable[str]) -> Stub:
 
 def _exact(name: str, requirements: Iterable[str]) -> str | None:
     """The version that `requirements` pin the package to, if they do."""
-    for text in requirements:
-        requirement = Requirement(text)
-        if canonicalize_name(requirement.name) == canonicalize_name(name):
-            for specifier in requirement.specifier:
-                if specifier.operator == "==" and not specifier.version.endswith(".*"):
-                    return specifier.version
-    return None
+    parsed = map(Requirement, requirements)
+    own = (one for one in parsed if canonicalize_name(one.name) == canonicalize_name(name))
+    return next(filter(None, map(pinned_version, own)), None)
 
 
 def pinned_by_name(stubs: Iterable[Stub]) -> dict[str, Stub]:

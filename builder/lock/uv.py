@@ -19,7 +19,7 @@ import uv
 from packaging.pylock import Pylock, PylockValidationError
 
 from builder import process
-from builder.context import Context
+from builder.context import PROXY_VARIABLES, Context
 from builder.errors import ExternalError, LockError, MissingError, OfflineError, ToolError
 from builder.lock.platforms import uv_platform
 from builder.process import Runner
@@ -28,8 +28,7 @@ _PASSES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL"),
         *("XDG_CACHE_HOME", "XDG_DATA_HOME", "NETRC"),
-        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+        *PROXY_VARIABLES,
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSL_CLIENT_CERT"),
         *("UV_CACHE_DIR", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_KEYRING_PROVIDER"),
         *("UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_INSECURE_HOST", "UV_CREDENTIALS_DIR"),

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from builder.errors import OfflineError, UsageError
-from builder.lock.git import Git, bundle, restore
-from builder.lock.model import DebianBase, Lock, LockedFile, LockedGit, RegistryBase
+from builder.lock.git import Git
+from builder.lock.model import Lock, LockedFile, LockedGit, RegistryBase
 from builder.lock.shelf import Kept, Shelf, shelf_at
 from builder.lock.store import Store
 from builder.lock.supply import Supply
@@ -123,7 +123,7 @@ def bring(lock: Lock, vendored: Vendor, supply: Supply) -> int:
     for git in lock.gits:
         file = vendored.bundle(git.commit)
         if file is not None and not _has_commit(git, supply):
-            restore(supply.store.get(file), git, supply.context)
+            Git(supply.context).read_bundle(supply.store.get(file), git)
     return received
 
 
@@ -179,9 +179,8 @@ def _manifest_hashes(manifest: bytes, base: RegistryBase) -> list[str]:
 def _locked_files(lock: Lock) -> Iterator[tuple[Kept, LockedFile]]:
     for wheel in lock.wheels:
         yield _kept("wheel", wheel, wheel.name, wheel.version), wheel
-    if isinstance(lock.base, DebianBase):
-        for deb in lock.base.debs:
-            yield _kept("deb", deb, deb.name, deb.version), deb
+    for deb in lock.debs:
+        yield _kept("deb", deb, deb.name, deb.version), deb
 
 
 def _kept(
@@ -217,7 +216,7 @@ def _bundles(lock: Lock, shelf: Shelf, supply: Supply) -> list[Kept]:
 def _bundled(git: LockedGit, supply: Supply) -> Kept:
     with scratch_folder(supply.context.cache) as folder:
         path = folder / "bundle"
-        bundle(git, path, supply.context)
+        Git(supply.context).write_bundle(git, path)
         file = supply.store.take(path)
     return Kept(
         kind="git",

@@ -7,11 +7,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, PackageArchive, PackageWheel, Pylock, PylockSelectError
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder import process
@@ -19,26 +18,13 @@ from builder.context import Context
 from builder.document import nearest
 from builder.errors import LockError, UsageError
 from builder.http import Http, redact, without_credentials
-from builder.lock.model import LockedWheel
-from builder.lock.platforms import marker_holds, markers, uv_platform, wheel_tags
+from builder.lock.model import LockedWheel, url_filename
+from builder.lock.platforms import marker_holds, markers, uv_platform, wheel_tags, wheel_version
 from builder.lock.stubs import BASE, UNKNOWN_VERSION, Stub, must_stay, pinned_by_name, write_stubs
-from builder.lock.uv import Question, compile_lock, uv_environment, uv_version
+from builder.lock.uv import Question, compile_lock
 from builder.pool import threads
 from builder.process import Runner
 from builder.scratch import scratch_folder
-
-__all__ = [
-    "KEEP",
-    "Request",
-    "Served",
-    "ServedWheel",
-    "Stub",
-    "Upgrade",
-    "pinned_files",
-    "resolve",
-    "uv_environment",
-    "uv_version",
-]
 
 _Chosen = tuple[str, str, PackageWheel | PackageArchive]
 
@@ -85,6 +71,10 @@ class Upgrade:
         """Whether anything is to move at all."""
         return self.every or bool(self.packages)
 
+    def moves(self, name: str) -> bool:
+        """Whether the version of the package may move."""
+        return self.every or canonicalize_name(name) in map(canonicalize_name, self.packages)
+
 
 KEEP = Upgrade()
 """Nothing moves that does not have to."""
@@ -100,7 +90,7 @@ class ServedWheel:
     @property
     def filename(self) -> str:
         """The last part of the URL's path, percent-decoded."""
-        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+        return url_filename(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +230,7 @@ def _check_fixed(request: Request, guarded: Mapping[str, Stub]) -> None:
     free = {canonicalize_name(name) for name in request.accepted}
     held = {name: (stub.version, stub.origin) for name, stub in guarded.items() if name not in free}
     for name, url in request.direct.items():
-        held[canonicalize_name(name)] = (_fitting(name, url, request), redact(url))
+        held[canonicalize_name(name)] = (_direct_version(name, url, request), redact(url))
     for text in request.requirements:
         requirement = Requirement(text)
         version, where = held.get(canonicalize_name(requirement.name), (UNKNOWN_VERSION, ""))
@@ -343,21 +333,15 @@ def _preference(wheel: LockedWheel) -> dict[str, Any]:
     return {"name": wheel.name, "version": wheel.version, "wheels": wheels}
 
 
-def _fitting(name: str, url: str, request: Request) -> str:
-    """The version of the wheel at `url`, where it is one of `name` and for the platform."""
-    filename = ServedWheel(url=url, sha256=None).filename
-    try:
-        found, version, _, tags = parse_wheel_filename(filename)
-    except InvalidWheelFilename:
-        raise LockError(f"{name}: {redact(url)} does not end in a wheel's name") from None
-    if found != canonicalize_name(name):
-        raise LockError(f"{name}: {redact(url)} is a wheel of {found}")
-    if tags.isdisjoint(wheel_tags(request.platform, request.python, request.glibc)):
-        raise LockError(
-            f"{name}: {redact(url)} does not run on {request.platform} with Python "
-            f"{request.python} and glibc {request.glibc}",
-            hint="name the wheel for that platform",
-        )
+def _direct_version(name: str, url: str, request: Request) -> str:
+    """The version of the wheel at `url`; LockError where it is another package's or platform's."""
+    version = wheel_version(
+        url_filename(url),
+        name,
+        platform=request.platform,
+        python=request.python,
+        glibc=request.glibc,
+    )
     return str(version)
 
 

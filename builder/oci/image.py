@@ -24,16 +24,18 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 LAYOUT_MARK = "oci-layout"
 """The file by which a folder says that it is a layout (image-layout.md)."""
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+"""A digest in the only algorithm that is taken here (image-spec, descriptor.md, "Digests")."""
 
 MAX_LAYERS = 127
 """What overlay2 can stack (docker's `max depth exceeded`)."""
 
-_DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-_DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 _OCI_LAYERS = {"application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP}
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _Kind = TypeVar("_Kind")
 
 
@@ -173,7 +175,7 @@ def digest_of_file(path: Path) -> str:
 
 def digest_hex(digest: object) -> str:
     """The hexadecimal part of a digest, fit to be a file's name; UsageError where it is none."""
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise UsageError(f"{digest!r}: not a sha256 digest")
     return digest.removeprefix("sha256:")
 
@@ -237,9 +239,9 @@ def _manifests(folder: Path, index: Mapping[str, Any]) -> Iterator[Mapping[str, 
     """The descriptors of all manifests, those of nested indexes too, in order."""
     for descriptor in _field(index, "manifests", list):
         media_type = _field(descriptor, "mediaType", str)
-        if media_type in (INDEX, _DOCKER_INDEX):
+        if media_type in (INDEX, DOCKER_INDEX):
             yield from _manifests(folder, json.loads(_blob(folder, descriptor)))
-        elif media_type in (MANIFEST, _DOCKER_MANIFEST):
+        elif media_type in (MANIFEST, DOCKER_MANIFEST):
             yield descriptor
 
 

@@ -34,6 +34,9 @@ ROOT: Owner = (0, 0)
 WHITEOUT = ".wh."
 """How a name begins that deletes what lower layers have (OCI layer.md, "Whiteouts")."""
 
+OPAQUE = ".wh..wh..opq"
+"""The name that empties its folder of what lower layers have there (same place)."""
+
 _BLOCK = 512
 _RECORD = 20 * _BLOCK  # POSIX.1-1988 pax: archives end on a 10,240-byte record
 _STORED_MAX = 0xFFFF

@@ -11,10 +11,8 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from builder.oci.image import CONFIG, INDEX, MANIFEST
+from builder.oci.image import CONFIG, DIGEST, DOCKER_INDEX, DOCKER_MANIFEST, INDEX, MANIFEST
 
-DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 INDEXES = frozenset({INDEX, DOCKER_INDEX})
 CONFIGS = frozenset({CONFIG, "application/vnd.docker.container.image.v1+json"})
 MEDIA_TYPES = (INDEX, MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
@@ -55,7 +53,7 @@ class Descriptor(_Document):
     """A document or blob by its digest; `size` in bytes."""
 
     media_type: str
-    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    digest: Annotated[str, Field(pattern=rf"^{DIGEST.pattern}$")]
     size: NonNegativeInt
     platform: Platform | None = None
 

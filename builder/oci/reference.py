@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from builder.errors import UsageError
+from builder.oci.image import DIGEST
 
 DOCKER_HUB = "docker.io"
 _HUB_HOST = "registry-1.docker.io"
@@ -23,7 +24,6 @@ _REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PASSWORD = re.compile(r"[^/@]*:[^@]*@(?!sha256:)")
 _SCHEMES = ("docker://", "oci://", "https://", "http://")
 
@@ -54,7 +54,7 @@ class Reference:
 
     def with_digest(self, digest: str) -> Reference:
         """The same name, pinned; its tag stays for people to read. UsageError for no digest."""
-        if not _DIGEST.fullmatch(digest):
+        if not DIGEST.fullmatch(digest):
             raise UsageError(f"{digest!r}: not a sha256 digest")
         return replace(self, digest=digest)
 
@@ -84,7 +84,7 @@ def parse_reference(text: str) -> Reference:
 
 def _parse(text: str) -> Reference:
     name, at, digest = text.partition("@")
-    if at and not _DIGEST.fullmatch(digest):
+    if at and not DIGEST.fullmatch(digest):
         raise ValueError("what follows @ is not sha256: and 64 small hex digits")
     head, slash, last = name.rpartition("/")
     last, colon, tag = last.partition(":")

@@ -16,11 +16,11 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from builder import process
 from builder.errors import BuilderError, ExternalError, LockError, UsageError
-from builder.http import Answer, Http, is_loopback, redact
+from builder.http import Answer, Http, is_loopback, origin_of, redact
 from builder.oci.authorization import Authority
 from builder.oci.credentials import Keychain
 from builder.oci.endpoint import PULL, PUSH, Endpoints
-from builder.oci.image import digest_hex, digest_of, read_image
+from builder.oci.image import DIGEST, digest_hex, digest_of, read_image
 from builder.oci.manifest import (
     ACCEPT,
     CONFIGS,
@@ -46,7 +46,6 @@ _UPLOAD_BLOCK_BYTES = 1 << 20
 # Statuses of an upload after which another one may go well: a token or a session ran out, too.
 _PASSING = frozenset({401, 404, 408, 425, 429, 500, 502, 503, 504})
 _ACCEPT = {"Accept": ACCEPT}
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEXT_PAGE = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
 
 
@@ -137,7 +136,10 @@ class Registry:
                 return self._image(reference, digest_of(top), manifest, config)
             others.append(str(found))
         there = ", ".join(dict.fromkeys(others)) or "nothing at all"
-        raise LockError(f"{reference}: holds no image for {platform}, only {there}")
+        raise LockError(
+            f"{reference}: holds no image for {platform}, only {there}",
+            hint="take a base that is made for it, or another target",
+        )
 
     def tags(self, reference: Reference) -> tuple[str, ...]:
         """All tags of the repository, in the registry's order."""
@@ -311,9 +313,11 @@ class Registry:
         begun = self._endpoints.ask("POST", reference, "blobs/uploads/", actions=PUSH)
         if begun.status != 202:
             raise self._endpoints.problem(reference, begun, sought=False)
-        url = self._upload_url(reference, begun.headers.get("location", ""), digest)
+        with _reading(reference):
+            url = self._upload_url(reference, begun.headers.get("location", ""), digest)
+            own = origin_of(url) == origin_of(self._endpoints.url(reference, ""))
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-        if _origin(url) == _origin(self._endpoints.url(reference, "")):
+        if own:
             headers |= self._endpoints.sign(reference, PUSH)
         try:
             answer = self._http.exchange("PUT", url, headers, content=_blocks(path))
@@ -358,7 +362,7 @@ def _may_be_for(platform: str, descriptor: Descriptor, others: list[str]) -> boo
 def _stated_digest(answer: Answer) -> str | None:
     """The digest by the registry's own word; None where it does not say, or says another kind."""
     digest = answer.headers.get("docker-content-digest", "")
-    return digest if _DIGEST.fullmatch(digest) else None
+    return digest if DIGEST.fullmatch(digest) else None
 
 
 @contextmanager
@@ -372,11 +376,6 @@ def _reading(reference: Reference) -> Iterator[None]:
 
 def _unsound(reference: Reference, what: str) -> ExternalError:
     return ExternalError(f"{reference}: what {reference.registry} sends {what}")
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
 
 
 def _check_size(path: Path, size: int) -> None:

@@ -97,6 +97,16 @@ def requirement_name(text: str) -> str:
     return canonicalize_name(PackagingRequirement(text).name)
 
 
+def pinned_version(requirement: PackagingRequirement) -> str | None:
+    """The version of a requirement that only one satisfies (`==0.13.0`), as it is written."""
+    versions = (
+        specifier.version
+        for specifier in requirement.specifier
+        if specifier.operator == "==" and not specifier.version.endswith(".*")
+    )
+    return next(versions, None)
+
+
 def canonical_requirement(text: str) -> str:
     """A valid requirement in one spelling: normalised name, sorted extras and specifiers."""
     requirement = PackagingRequirement(text)

@@ -289,6 +289,11 @@ class Recipe(Part):
         """The names of the targets, in the order given."""
         return self.target
 
+    @property
+    def uses_base_torch(self) -> bool:
+        """Whether torch is the base's own, which nothing may replace."""
+        return self.torch is not None and self.torch.from_ == "base"
+
     def index_url(self, name: str) -> str:
         """The URL of the index `name`, one of the recipe's or of PyTorch's own."""
         return self.indexes.get(name) or f"{PYTORCH_INDEX}{name}"

@@ -102,11 +102,8 @@ def verify(
     policy = load_policy()
     platform = f"{image.platform.get('os')}/{image.platform.get('architecture')}"
     tree = Tree(read_layers(image.layers, context))
-    loader = Loader(
-        tree,
-        search=_library_path(image.config),
-        defaults=policy.platform(platform).libraries,
-    )
+    defaults = policy.platform(platform).libraries
+    loader = Loader(tree, search=_library_path(image.config), defaults=defaults)
     expected = Expected(
         platform=platform,
         prefix=prefix,
@@ -129,7 +126,7 @@ def verify(
 
 def _inventory(image: Image, lock: Lock | None, context: Context) -> Inventory | None:
     """What the image has outside the environment, where the lock's torch is there."""
-    if lock is None or lock.torch is None or lock.torch.origin != "base":
+    if lock is None or not lock.uses_base_torch:
         return None
     return take_inventory(image, context.cache, context.progress)
 

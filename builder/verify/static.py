@@ -15,26 +15,23 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from builder.context import Context
 from builder.elf import MAGIC, ElfFacts
 from builder.oci.elf_stream import read_or_unknown, read_passing
 from builder.oci.image import LayerBlob
+from builder.oci.layer import OPAQUE, WHITEOUT
+from builder.oci.layer_facts import read_each
 from builder.oci.reader import member_path, open_members
-from builder.pool import threads
-from builder.scratch import write_whole
 
 FORMAT = 1
 """Goes up whenever the same layer would give other facts; older ones are read anew."""
 
-_LAYERS_AT_ONCE = 2
 _READ_BYTES = 1 << 20
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _LD_CACHE = "etc/ld.so.cache"
 _LD_CACHE_MAX_BYTES = 16 << 20
 _LD_MAGIC = b"glibc-ld.so.cache1.1"
@@ -77,21 +74,23 @@ class LayerFacts:
     libraries: Mapping[str, str] | None
 
 
+_FACTS = TypeAdapter(LayerFacts)
+
+
 def read_layers(layers: Sequence[LayerBlob], context: Context) -> tuple[LayerFacts, ...]:
     """The facts of each layer, from the cache or by reading it; ExternalError where it is broken.
 
     About 64 MiB of memory are taken for each of two layers at a time.
     """
-    cached = {layer.digest: _load(context.cache, layer.digest) for layer in layers}
-    wanted = {layer.digest: layer for layer in layers if cached[layer.digest] is None}
-    total = sum(layer.size for layer in wanted.values())
-    with context.progress.task("verify", total) as advance, threads(_LAYERS_AT_ONCE) as pool:
-        tasks = {digest: pool.submit(read_layer, layer) for digest, layer in wanted.items()}
-        for digest, task in tasks.items():
-            cached[digest] = task.result()
-            _save(context.cache, digest, task.result())
-            advance(wanted[digest].size)
-    return tuple(facts for layer in layers if (facts := cached[layer.digest]) is not None)
+    return read_each(
+        layers,
+        read_layer,
+        _FACTS,
+        kind=f"layer-{FORMAT}",
+        label="verify",
+        cache=context.cache,
+        progress=context.progress,
+    )
 
 
 def read_layer(layer: LayerBlob) -> LayerFacts:
@@ -122,10 +121,10 @@ class _Scan:
         if path is None:
             return
         folder, name = posixpath.split(path)
-        if name == _OPAQUE:
+        if name == OPAQUE:
             self.entries.append(Entry(Kind.OPAQUE, folder))
-        elif name.startswith(_WHITEOUT):
-            hidden = posixpath.join(folder, name.removeprefix(_WHITEOUT))
+        elif name.startswith(WHITEOUT):
+            hidden = posixpath.join(folder, name.removeprefix(WHITEOUT))
             self.entries.append(Entry(Kind.WHITEOUT, hidden))
         else:
             self.entries.append(_entry(member, path))
@@ -190,28 +189,3 @@ def parse_ld_cache(data: bytes) -> dict[str, str]:
 
 def _ld_string(data: bytes, at: int) -> str:
     return data[at : data.find(b"\0", at)].decode("utf-8", "backslashreplace")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    format: int
-    facts: LayerFacts
-
-
-_KEPT = TypeAdapter(_Kept)
-
-
-def _place(cache: Path, digest: str) -> Path:
-    return cache / "facts" / f"layer-{digest.partition(':')[2]}.json"
-
-
-def _load(cache: Path, digest: str) -> LayerFacts | None:
-    try:
-        kept = _KEPT.validate_json(_place(cache, digest).read_bytes())
-    except (OSError, ValidationError):
-        return None
-    return kept.facts if kept.format == FORMAT else None
-
-
-def _save(cache: Path, digest: str, facts: LayerFacts) -> None:
-    write_whole(_place(cache, digest), _KEPT.dump_json(_Kept(format=FORMAT, facts=facts)), cache)

@@ -10,8 +10,9 @@ import pytest
 
 from builder.audit.subject import Subject, SubjectOther, read_subject, subject_of
 from builder.errors import LockError, UsageError
-from builder.lock.model import Guard, Lock, LockedGit, LockedWheel, OciBase, TorchIdentity
+from builder.lock.model import Guard, LockedGit, LockedWheel, TorchIdentity
 from builder.lock.pylock import write_lock
+from tests.builders import demo_lock
 
 _HASH = "a" * 64
 _HEAD = 'lock-version = "1.0"\ncreated-by = "uv"\nrequires-python = ">=3.13"\n'
@@ -43,17 +44,7 @@ def test_our_own_lock(tmp_path: Path) -> None:
         sha256=_HASH,
         size=10,
     )
-    lock = Lock(
-        name="demo",
-        target="gb10",
-        platform="linux/arm64",
-        python="3.13",
-        interpreter="/usr/bin/python3.13",
-        glibc="2.41",
-        base=OciBase(path="base", digest=f"sha256:{'0' * 64}"),
-        wheels=(wheel,),
-        inputs={},
-    )
+    lock = demo_lock(wheel)
     path = tmp_path / lock.filename
     path.write_text(write_lock(lock))
     subject = read_subject(path)
@@ -67,16 +58,7 @@ def test_our_own_lock(tmp_path: Path) -> None:
 def test_our_own_lock_on_a_base_with_torch() -> None:
     """What the base keeps is known, and what has no wheel is there to be counted."""
     torch = TorchIdentity(origin="base", version="2.10.0a0", cuda="13.0", sha256="a" * 64)
-    lock = Lock(
-        name="demo",
-        target="gb10",
-        platform="linux/arm64",
-        python="3.12",
-        interpreter="/usr/bin/python3.12",
-        glibc="2.39",
-        base=OciBase(path="base", digest=f"sha256:{'0' * 64}"),
-        wheels=(),
-        inputs={},
+    lock = demo_lock(
         gits=(LockedGit(name="vllm", url="https://git.example/v", ref="v1", commit="c" * 40),),
         torch=torch,
         guard=Guard(packages={"torch": "2.10.0a0", "Triton": "3.5.0"}),

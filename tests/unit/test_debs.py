@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,14 +49,7 @@ class Apt:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        check: bool = True,
-        timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **settings: Any
     ) -> Completed:
         self.calls.append(tuple(argv))
         assert env is not None

@@ -13,8 +13,8 @@ import pytest
 from builder.errors import LockError
 from builder.guard import guard_environment, guard_files, guard_programs, guarded_packages, report
 from builder.guard.report import Installed
-from builder.lock.model import Guard, Lock, LockedWheel, OciBase, TorchIdentity
-from tests.builders import NGC_TORCH, ngc_torch
+from builder.lock.model import Guard, Lock, LockedWheel, TorchIdentity
+from tests.builders import NGC_TORCH, demo_lock, ngc_torch
 from tests.conftest import Golden
 
 SITE = "/usr/local/lib/python3.12/dist-packages"
@@ -22,16 +22,9 @@ TWICE = f"{NGC_TORCH} in {SITE})"
 WHEEL = LockedWheel(
     name="Some.Package", version="1.0", url="https://index.example/s.whl", sha256="a" * 64, size=1
 )
-LOCK = Lock(
-    name="demo",
-    target="gb10",
-    platform="linux/arm64",
+LOCK = demo_lock(
+    WHEEL,
     python="3.12",
-    interpreter="/usr/bin/python3.12",
-    glibc="2.39",
-    base=OciBase(path="base", digest=f"sha256:{'b' * 64}"),
-    wheels=(WHEEL,),
-    inputs={},
     torch=TorchIdentity(
         origin="base",
         version=NGC_TORCH,

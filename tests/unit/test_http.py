@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from builder import http as http_module
 from builder.errors import BuilderError, ExternalError, OfflineError, UsageError
-from builder.http import Http, RefusedError, Slice, redact, without_credentials
+from builder.http import (
+    Http,
+    RefusedError,
+    Slice,
+    origin_of,
+    redact,
+    redact_urls,
+    without_credentials,
+)
 from tests.builders import FileServer
 
 URL = "https://files.example/x.whl"
@@ -460,6 +468,38 @@ def test_no_message_holds_a_secret(handler: Handler) -> None:
 )
 def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "unable to access 'https://user:hush@git.example/x/': 401",
+            "'https://git.example/x/': 401",
+        ),
+        ("for url (https://user:hush@index.example:8443)", "(https://index.example:8443)"),
+        ("fetch `http://h:hush@a.example/w?sig=hush`, HTTPS://x:hush@b.example/.", "b.example/."),
+        ("ssh://git:hu)sh@git.example/team failed", "ssh://git.example/team failed"),
+        ("nothing to hide: a://", "nothing to hide: a://"),
+    ],
+)
+def test_what_a_tool_said_is_shown_without_what_may_be_secret(said: str, shown: str) -> None:
+    assert redact_urls(said).endswith(shown)
+    assert "hush" not in redact_urls(said)
+    assert "hu)sh" not in redact_urls(said)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://index.example/a", ("https", "index.example", 443)),
+        ("https://user:hush@INDEX.example:443/", ("https", "index.example", 443)),
+        ("http://index.example/", ("http", "index.example", 80)),
+        ("https://index.example:8443/", ("https", "index.example", 8443)),
+    ],
+)
+def test_whom_a_url_is_for(url: str, origin: tuple[str, str, int]) -> None:
+    assert origin_of(url) == origin
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.errors import LockError
-from builder.lock.changes.bump import Change, Query, apply, propose, propose_base, with_base
+from builder.lock.changes.bump import Query, propose, propose_base, with_base
+from builder.lock.changes.edit import Change, apply
 from builder.lock.model import LockedWheel
 from builder.lock.wheels import Request
 from builder.oci.reference import Reference

@@ -15,7 +15,7 @@ import tomli_w
 from builder.context import Context
 from builder.errors import ExternalError, OfflineError, ToolError
 from builder.http import Http
-from builder.lock.changes.check import drift_of, stale_message
+from builder.lock.changes.check import drift_of
 from builder.lock.model import (
     Base,
     ChosenSource,
@@ -32,6 +32,7 @@ from builder.lock.supply import Supply
 from builder.oci.registry import Registry
 from builder.process import Completed
 from builder.recipe import Recipe
+from tests.builders import demo_lock
 
 FILES = "https://files.example"
 IMAGE = "registry.example/nvidia/pytorch:25.11-py3"
@@ -83,19 +84,7 @@ def lock_of(
     gits: tuple[LockedGit, ...] = (),
     sources: tuple[ChosenSource, ...] = (),
 ) -> Lock:
-    return Lock(
-        name="demo",
-        target="gb10",
-        platform="linux/arm64",
-        python="3.13",
-        interpreter="/usr/bin/python3.13",
-        glibc="2.41",
-        base=base,
-        wheels=wheels,
-        inputs={},
-        gits=gits,
-        sources=sources,
-    )
+    return demo_lock(*wheels, base=base, gits=gits, sources=sources)
 
 
 @dataclass
@@ -109,14 +98,7 @@ class Tools:
     projects: list[str] = field(default_factory=list)
 
     def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        check: bool = True,
-        timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        self, argv: Sequence[str], *, cwd: Path | None = None, **settings: Any
     ) -> Completed:
         if argv[0] == "git":
             return Completed(tuple(argv), 0, self._git(argv), "")
@@ -371,9 +353,3 @@ def test_a_repository_that_cannot_be_reached_is_no_drift(check: Check) -> None:
     git = replace(GIT, ref=COMMIT)
     with pytest.raises(ExternalError, match="Could not resolve host"):
         check(lock_of(gits=(git,)), tools=Tools(fetch_says="fatal: Could not resolve host"))
-
-
-def test_the_message_of_a_stale_lock() -> None:
-    assert stale_message(Path("pylock.a-gb10.toml"), ["one", "two"]) == (
-        "pylock.a-gb10.toml: does not hold any more:\n  one\n  two"
-    )

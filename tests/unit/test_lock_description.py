@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from builder.cli.output import print_lines
 from builder.lock.base.description import Description, FoundImage, Known, describe
 from builder.lock.base.facts import find_fact
 from builder.lock.base.inventory import Inventory
@@ -85,7 +88,7 @@ def test_an_image_without_an_index_has_none() -> None:
         platforms=(),
         layers=(),
     )
-    lines = describe(plain, {}).lines()
+    lines = list(describe(plain, {}).lines())
     assert "  index            none" in lines
     assert "  platforms        not known" in lines
 
@@ -103,7 +106,10 @@ def test_notes_of_the_table_are_shown() -> None:
     assert "JetPack 6" in line
 
 
-def test_others_words_do_not_reach_the_terminal_as_they_are() -> None:
+def test_others_words_do_not_reach_the_terminal_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     config = {"config": {"Env": ["CUDA_VERSION=13\x1b[2J\n0"]}}
-    lines = described(config=config).lines()
+    print_lines(described(config=config).lines())
+    lines = capsys.readouterr().out.splitlines()
     assert "  CUDA             13\\x1b[2J\\n0 (config)" in lines

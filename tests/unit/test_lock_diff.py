@@ -28,6 +28,7 @@ from builder.lock.model import (
     Shadow,
     TorchIdentity,
 )
+from tests.builders import demo_lock
 from tests.conftest import Golden
 
 NGC = "nvcr.io/nvidia/pytorch"
@@ -53,18 +54,8 @@ def deb(name: str, version: str) -> LockedDeb:
 
 
 def lock(*wheels: LockedWheel, base: Base | None = None, **more: Any) -> Lock:
-    plain = Lock(
-        name="demo",
-        target="gb10",
-        platform="linux/arm64",
-        python="3.13",
-        interpreter="/usr/bin/python3.13",
-        glibc="2.41",
-        base=base or DebianBase(suite="trixie", debs=(deb("libc6", "2.41-12"),)),
-        wheels=wheels,
-        inputs={},
-    )
-    return replace(plain, **more)
+    base = base or DebianBase(suite="trixie", debs=(deb("libc6", "2.41-12"),))
+    return demo_lock(*wheels, base=base, **more)
 
 
 def registry(tag: str, digit: str = "a", index: str = "c", size: int = 9_000) -> RegistryBase:

@@ -106,12 +106,12 @@ def test_drivers_of_the_targets_and_of_the_table_agree() -> None:
         {"tags": []},
         {"cuda": "13"},
         {"python": "3"},
-        {"digests": [{"digest": "sha256:00", "sources": ["fs:1"]}]},
+        {"digests": [{"digest": "sha256:00", "sources": ["public-files:1"]}]},
         {"colour": "green"},
     ],
 )
 def test_a_row_that_is_not_sound_is_refused(change: Mapping[str, object]) -> None:
-    sound = {"repository": "r.example/a", "tags": ["1"], "sources": ["fs:1"]}
+    sound = {"repository": "r.example/a", "tags": ["1"], "sources": ["public-files:1"]}
     BaseFact.model_validate(sound)
     with pytest.raises(ValidationError):
         BaseFact.model_validate({**sound, **change})

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.context import Context
 from builder.errors import ExternalError, MissingError, OfflineError, ToolError
-from builder.lock.git import LOCKED_REF, Git, bundle, git_environment, restore, shown
+from builder.lock.git import LOCKED_REF, Git, git_environment, shown
 from builder.lock.model import LockedGit
 from builder.process import Completed
 
@@ -33,10 +34,8 @@ class FakeGit:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        check: bool = True,
         timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        **settings: Any,
     ) -> Completed:
         assert timeout_seconds is not None
         self.env = env or {}
@@ -222,10 +221,10 @@ def test_links_submodules_and_large_files_are_not_read(
 def test_a_bundle_is_whole_or_not_there(context: Context, tmp_path: Path) -> None:
     path = tmp_path / "out" / "fast.bundle"
     with pytest.raises(ExternalError):
-        bundle(LOCKED, path, context, run=FakeGit(failures={"fetch": "fatal: gone"}))
+        Git(context, FakeGit(failures={"fetch": "fatal: gone"})).write_bundle(LOCKED, path)
     assert not path.exists()
     run = FakeGit(answers=WHOLE)
-    bundle(LOCKED, path, context, run=run)
+    Git(context, run).write_bundle(LOCKED, path)
     assert path.read_bytes() == b"# v2 git bundle\n"
     assert run.asked[-1][-1] == LOCKED_REF
 
@@ -233,7 +232,7 @@ def test_a_bundle_is_whole_or_not_there(context: Context, tmp_path: Path) -> Non
 def test_a_bundle_brings_the_commit_without_the_network(context: Context, tmp_path: Path) -> None:
     offline = replace(context, offline=True)
     run = FakeGit(answers=WHOLE)
-    place = restore(tmp_path / "fast.bundle", LOCKED, offline, run=run)
+    place = Git(offline, run).read_bundle(tmp_path / "fast.bundle", LOCKED)
     assert (place / "shallow").read_text() == f"{COMMIT}\n"
     assert Git(offline, run).fetch(URL, COMMIT) == place
 
@@ -250,7 +249,7 @@ def test_a_bundle_of_something_else_is_refused(
 ) -> None:
     path = tmp_path / "fast.bundle"
     with pytest.raises(ExternalError, match=f"fast.bundle: does not hold commit {COMMIT}"):
-        restore(path, LOCKED, context, run=run)
+        Git(context, run).read_bundle(path, LOCKED)
     assert not list(context.cache.glob("git/*/*"))
 
 

@@ -197,20 +197,6 @@ def test_where_an_interpreter_looks(
     assert take(tmp_path, {LIBC: GLIBC}, entries).sites == sites
 
 
-@pytest.mark.parametrize(
-    ("python", "mark"),
-    [
-        (PYTHON, "usr/lib/python3.13/EXTERNALLY-MANAGED"),
-        (LOCAL, "usr/local/lib/python3.12/EXTERNALLY-MANAGED"),
-    ],
-)
-def test_the_mark_of_pep_668(tmp_path: Path, python: str, mark: str) -> None:
-    assert take(tmp_path, {LIBC: GLIBC, python: b"", mark: b""}).externally_managed
-    assert not take(tmp_path, {LIBC: GLIBC, python: b""}).externally_managed
-    other = mark.replace("3.1", "3.2")
-    assert not take(tmp_path, {LIBC: GLIBC, python: b"", other: b""}).externally_managed
-
-
 # Distributions
 
 
@@ -234,7 +220,6 @@ def test_what_a_distribution_says(tmp_path: Path) -> None:
             version="1.0",
             folder=f"/{NGC_SITE}",
             requires=("torch>=2", "a; extra == 'x'"),
-            extras=("x",),
             scripts={"demo": "demo.cli:main"},
             links_torch=True,
         ),

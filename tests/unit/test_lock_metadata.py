@@ -31,7 +31,6 @@ def test_metadata() -> None:
         name="torch-tensorrt",
         version="2.9.0a0",
         requires=("torch>=2.9", "numpy (>=1.0) ; extra == 'all'"),
-        extras=("all",),
     )
 
 

@@ -10,7 +10,14 @@ from packaging.markers import Marker, default_environment
 from packaging.tags import Tag, sys_tags
 
 from builder.errors import LockError
-from builder.lock.platforms import MACHINES, marker_holds, markers, uv_platform, wheel_tags
+from builder.lock.platforms import (
+    MACHINES,
+    marker_holds,
+    markers,
+    uv_platform,
+    wheel_tags,
+    wheel_version,
+)
 
 
 def names(tags: list[Tag]) -> list[str]:
@@ -138,3 +145,29 @@ def test_a_glibc_older_than_any_name_is_refused() -> None:
 def test_a_marker_holds_there_and_not_here(marker: str | None, extra: str, *, holds: bool) -> None:
     found = None if marker is None else Marker(marker)
     assert marker_holds(found, markers("linux/arm64", "3.12"), extra) == holds
+
+
+def version_of(filename: str) -> str:
+    found = wheel_version(
+        filename, "Some.Name", platform="linux/arm64", python="3.12", glibc="2.39"
+    )
+    return str(found)
+
+
+def test_a_wheel_says_its_version_by_its_name() -> None:
+    assert version_of("some_name-1.0+cu130-cp38-abi3-manylinux_2_35_aarch64.whl") == "1.0+cu130"
+
+
+@pytest.mark.parametrize(
+    ("filename", "says"),
+    [
+        ("some_name.whl", "some_name.whl is not the name of a wheel"),
+        ("other-1.0-py3-none-any.whl", "is a wheel of other, not of some-name"),
+        ("some_name-1.0-cp311-cp311-linux_aarch64.whl", "does not run on linux/arm64 with Python"),
+        ("some_name-1.0-cp38-abi3-manylinux_2_40_aarch64.whl", "and glibc 2.39"),
+        ("some_name-1.0-py3-none-manylinux_2_17_x86_64.whl", "does not run on linux/arm64"),
+    ],
+)
+def test_a_wheel_of_another_package_or_machine_is_refused(filename: str, says: str) -> None:
+    with pytest.raises(LockError, match=says):
+        version_of(filename)

@@ -63,14 +63,7 @@ class Programs:
     argv: list[str] = field(default_factory=list)
 
     def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        check: bool = True,
-        timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        self, argv: Sequence[str], *, cwd: Path | None = None, **settings: Any
     ) -> Completed:
         if Path(argv[0]).name == "uv":
             assert cwd is not None

@@ -15,6 +15,7 @@ import pytest
 from builder.context import Context
 from builder.errors import ExternalError, UsageError
 from builder.http import Http
+from builder.lock.git import Git
 from builder.lock.model import (
     DebianBase,
     Lock,
@@ -31,7 +32,7 @@ from builder.oci.endpoint import UnknownImageError
 from builder.oci.image import canonical_json, digest_hex, digest_of
 from builder.oci.reference import Reference, parse_reference
 from builder.oci.registry import Registry
-from tests.builders import FileServer
+from tests.builders import FileServer, demo_lock
 
 WHEELS = {"a-1.0-py3-none-any.whl": b"wheel a" * 1000, "b-2.0%2Bcu130-py3-none-any.whl": b"b" * 99}
 DEBS = {"libc6_2.41-12_arm64.deb": b"deb" * 500}
@@ -66,19 +67,10 @@ def deb(filename: str) -> LockedDeb:
     )
 
 
-LOCK = Lock(
-    name="demo",
-    target="gb10",
-    platform="linux/arm64",
-    python="3.13",
-    interpreter="/usr/bin/python3.13",
-    glibc="2.41",
+LOCK = demo_lock(
+    wheel("a", "1.0", "a-1.0-py3-none-any.whl"),
+    wheel("b", "2.0+cu130", "b-2.0%2Bcu130-py3-none-any.whl"),
     base=DebianBase(suite="trixie", debs=tuple(map(deb, DEBS))),
-    wheels=(
-        wheel("a", "1.0", "a-1.0-py3-none-any.whl"),
-        wheel("b", "2.0+cu130", "b-2.0%2Bcu130-py3-none-any.whl"),
-    ),
-    inputs={},
 )
 
 
@@ -401,10 +393,10 @@ def test_a_commit_is_kept_as_a_bundle_and_made_once(
 ) -> None:
     bundles = iter([b"first bundle", b"another pack of the same commit"])
 
-    def write(git: LockedGit, destination: Path, context: Context) -> None:
+    def write(client: Git, git: LockedGit, destination: Path) -> None:
         destination.write_bytes(next(bundles))
 
-    monkeypatch.setattr("builder.lock.vendor.bundle", write)
+    monkeypatch.setattr(Git, "write_bundle", write)
     git = LockedGit(name="pkg", url="https://git.example/pkg", ref="main", commit="a" * 40)
     lock = replace(LOCK, gits=(git,))
     where = tmp_path / place if isinstance(place, str) else place
@@ -429,15 +421,15 @@ def test_a_commit_comes_out_of_its_bundle_where_it_is_not_here_yet(
 ) -> None:
     restored: list[bytes] = []
 
-    def write(git: LockedGit, destination: Path, context: Context) -> None:
+    def write(client: Git, git: LockedGit, destination: Path) -> None:
         destination.write_bytes(b"bundle")
 
-    def read(path: Path, git: LockedGit, context: Context) -> Path:
+    def read(client: Git, path: Path, git: LockedGit) -> Path:
         restored.append(path.read_bytes())
         return path
 
-    monkeypatch.setattr("builder.lock.vendor.bundle", write)
-    monkeypatch.setattr("builder.lock.vendor.restore", read)
+    monkeypatch.setattr(Git, "write_bundle", write)
+    monkeypatch.setattr(Git, "read_bundle", read)
     git = LockedGit(name="pkg", url="https://git.example/pkg", ref="main", commit="a" * 40)
     lock = replace(LOCK, gits=(git,))
     where = tmp_path / place if isinstance(place, str) else place
@@ -446,7 +438,7 @@ def test_a_commit_comes_out_of_its_bundle_where_it_is_not_here_yet(
     there = here.anew(tmp_path / "other", *folders, files=FileServer(files={}))
     bring(lock, open_vendor(where, there.supply), there.supply)
     assert restored == [b"bundle"]
-    monkeypatch.setattr("builder.lock.git.Git.fetch", lambda self, url, commit: tmp_path)
+    monkeypatch.setattr(Git, "fetch", lambda self, url, commit: tmp_path)
     bring(lock, open_vendor(where, there.supply), there.supply)
     assert restored == [b"bundle"]
 

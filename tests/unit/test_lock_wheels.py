@@ -408,7 +408,7 @@ def test_a_package_of_an_index_is_required_too_since_uv_minds_no_other_source(
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("https://w.example/vllm.whl", "does not end in a wheel's name"),
+        ("https://w.example/vllm.whl", "is not the name of a wheel"),
         ("https://w.example/other-1.0-py3-none-any.whl", "is a wheel of other"),
         ("https://w.example/vllm-1.0-cp312-cp312-manylinux_2_28_aarch64.whl", "does not run on"),
         ("https://w.example/vllm-1.0-cp38-abi3-manylinux_2_35_x86_64.whl", "does not run on"),
@@ -420,7 +420,7 @@ def test_a_url_of_another_wheel_is_refused(context: Context, url: str, says: str
     request = replace(REQUEST, requirements=("vllm>=0.10",), direct={"vllm": url})
     with pytest.raises(LockError, match=says) as caught:
         run(context, Uv(pylock(NUMPY)), request)
-    assert url in caught.value.message
+    assert url.rpartition("/")[2] in caught.value.message
 
 
 TORCH_WHEEL = "torch-1.0-py3-none-any.whl"

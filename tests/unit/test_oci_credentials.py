@@ -51,10 +51,10 @@ class Helper:
         argv: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
         check: bool = True,
         timeout_seconds: float | None = None,
         stdin: str | None = None,
+        **settings: Any,
     ) -> Completed:
         assert timeout_seconds
         self.asked.append((" ".join(argv), stdin))

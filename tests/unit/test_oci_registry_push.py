@@ -103,6 +103,14 @@ def test_an_upload_goes_where_the_registry_says(location: str, signed: object, b
     assert ("authorization" in put.headers) == signed
 
 
+@pytest.mark.parametrize("location", ["https://[storage/7", "https://storage.example:99999/7"])
+def test_an_upload_to_what_is_no_url_is_refused(location: str, blob: Path) -> None:
+    server = FakeRegistry()
+    server.first.append(("POST", always(202, headers={"Location": location})))
+    with pytest.raises(ExternalError, match="is not sound"):
+        push(server, blob)
+
+
 @pytest.mark.parametrize("location", ["http://registry.example/v2/x", "", "ftp://x.example/"])
 def test_an_upload_is_not_sent_openly(location: str, blob: Path) -> None:
     server = FakeRegistry()

@@ -20,21 +20,12 @@ from builder.lock.model import (
 )
 from builder.plan import Config, CopyFile, InstallWheels, Plan, Symlink, Venv, WriteFile, make_plan
 from builder.recipe import load_recipe
+from tests.builders import demo_lock
 
 WHEEL = LockedWheel(
     name="numpy", version="2.3.4", url="https://files.example/n.whl", sha256="a" * 64, size=1
 )
-LOCK = Lock(
-    name="demo",
-    target="gb10",
-    platform="linux/arm64",
-    python="3.13",
-    interpreter="/usr/bin/python3.13",
-    glibc="2.41",
-    base=DebianBase(suite="trixie", debs=()),
-    wheels=(WHEEL,),
-    inputs={},
-)
+LOCK = demo_lock(WHEEL, base=DebianBase(suite="trixie", debs=()))
 RECIPE = """\
 name: demo
 description: a demo

@@ -24,6 +24,7 @@ from builder.recipe import (
     schema,
     unsupported,
 )
+from builder.recipe.fields import pinned_version
 from builder.targets import find_target
 from tests.conftest import Golden
 
@@ -520,3 +521,18 @@ def test_the_schema_closes_every_mapping_and_explains_every_key() -> None:
     assert generated["properties"]["target"]["anyOf"][0]["enum"][0] == "gb10"
     (example,) = generated["examples"]
     assert load(yaml.safe_dump(example)).recipe.name == "quickstart"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("vllm==0.13.0+cu130", "0.13.0+cu130"),
+        ("vllm[audio]==0.13.0; sys_platform == 'linux'", "0.13.0"),
+        ("vllm>=0.12,==0.13.0", "0.13.0"),
+        ("vllm==0.13.*", None),
+        ("vllm>=0.13.0", None),
+        ("vllm", None),
+    ],
+)
+def test_a_pin_is_what_one_version_satisfies(text: str, version: str | None) -> None:
+    assert pinned_version(Requirement(text)) == version

@@ -10,11 +10,11 @@ import pytest
 
 from builder.context import Context
 from builder.errors import Severity
-from builder.lock.model import Lock, LockedWheel, OciBase
+from builder.lock.model import Lock, LockedWheel
 from builder.oci.layer import LayerWriter, sort_key
 from builder.verify import VerifyReport, verify
 from tests.binaries import X86_64, Elf
-from tests.builders import image_of, write_layer
+from tests.builders import demo_lock, image_of, write_layer
 
 _SITE = "opt/venv/lib/python3.13/site-packages"
 _LIB = "usr/lib/aarch64-linux-gnu"
@@ -169,19 +169,11 @@ def test_packages_of_another_cuda(kitchen: Kitchen) -> None:
 
 
 def _lock(*wheels: tuple[str, str]) -> Lock:
-    return Lock(
-        name="demo",
-        target="gb10",
-        platform="linux/arm64",
-        python="3.13",
-        interpreter="/usr/bin/python3.13",
-        glibc="2.41",
-        base=OciBase(path="base", digest="sha256:0"),
-        wheels=tuple(
+    return demo_lock(
+        *(
             LockedWheel(name=name, version=version, url="https://x/x.whl", sha256="0", size=1)
             for name, version in wheels
-        ),
-        inputs={},
+        )
     )
 
 

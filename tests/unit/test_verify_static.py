@@ -143,14 +143,6 @@ def test_facts_are_kept_by_digest(tmp_path: Path, context: Context) -> None:
     assert first[0] == first[1]
 
 
-def test_a_broken_cache_is_read_anew(tmp_path: Path, context: Context) -> None:
-    layer = _layer(tmp_path / "layer", _sample().bytes())
-    first = read_layers([layer], context)
-    (kept,) = (context.cache / "facts").iterdir()
-    kept.write_text("{")
-    assert read_layers([layer], context) == first
-
-
 @pytest.mark.parametrize("data", [b"\x1f\x8b broken", b"\x28\xb5\x2f\xfd broken", b"no tar" * 200])
 def test_a_broken_layer_is_refused(data: bytes, tmp_path: Path, context: Context) -> None:
     layer = _layer(tmp_path / "layer", data)

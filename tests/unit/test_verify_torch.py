@@ -12,7 +12,7 @@ from builder.context import Context
 from builder.errors import Finding, Severity
 from builder.guard import BIN, FOLDER, guard_environment, guard_files
 from builder.lock.base.inventory import take_inventory
-from builder.lock.model import Guard, Lock, LockedWheel, OciBase, TorchIdentity
+from builder.lock.model import Guard, Lock, TorchIdentity
 from builder.oci.image import Image, LayerBlob
 from builder.verify import verify
 from tests.builders import (
@@ -20,8 +20,10 @@ from tests.builders import (
     NGC_TORCH,
     Content,
     WheelText,
+    demo_lock,
     image_of,
     installed,
+    locked,
     ngc_layer,
     ngc_torch,
     write_tar,
@@ -73,27 +75,7 @@ class Shipyard:
 
 
 def lock_of(torch: TorchIdentity, *wheels: WheelText) -> Lock:
-    return Lock(
-        name="demo",
-        target="gb10",
-        platform="linux/arm64",
-        python="3.12",
-        interpreter="/usr/bin/python3.12",
-        glibc="2.39",
-        base=OciBase(path="base", digest=f"sha256:{'b' * 64}"),
-        wheels=tuple(
-            LockedWheel(
-                name=wheel.name,
-                version=wheel.version,
-                url=f"https://index.example/{wheel.filename}",
-                sha256="a" * 64,
-                size=1,
-            )
-            for wheel in wheels
-        ),
-        inputs={},
-        torch=torch,
-    )
+    return demo_lock(*map(locked, wheels), python="3.12", torch=torch)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from enum import Flag, auto
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from builder.elf import MAGIC, ElfFacts
 from builder.errors import ExternalError
@@ -27,11 +27,10 @@ from builder.lock.base.torch_version import TORCH_VERSION_MAX_BYTES, is_torch_fi
 from builder.lock.base.tree import FileFacts, LayerContents
 from builder.oci.elf_stream import Readable, read_or_unknown, read_passing
 from builder.oci.image import LayerBlob
-from builder.oci.layer import WHITEOUT
+from builder.oci.layer import OPAQUE, WHITEOUT
+from builder.oci.layer_facts import read_each
 from builder.oci.reader import member_path, open_members
-from builder.pool import threads
 from builder.progress import Progress
-from builder.scratch import write_whole
 
 FORMAT = 1
 """Goes up whenever the same layer would give other facts; older ones are read anew."""
@@ -41,8 +40,7 @@ LIBC = re.compile(
 )
 """Where the loader looks for the C library; the second name until glibc 2.33."""
 
-_OPAQUE = ".wh..wh..opq"
-_LAYERS_AT_ONCE = 2
+_CONTENTS = TypeAdapter(LayerContents)
 _READ_BYTES = 1 << 20
 _SPOOL_MAX_BYTES = 4 << 30  # no library is larger: its code must reach its data within 2 GiB
 _TEXTS_MAX_BYTES = 256 << 20  # of one layer; a full base comes to a few MB
@@ -59,9 +57,7 @@ _ABOVE = re.compile(
 )
 # Of these it only counts that they are there.
 _MARKS = re.compile(
-    r"usr/(?:local/)?(?:bin/python3\.\d{1,3}"
-    r"|lib(?:64)?/python3\.\d{1,3}/(?:EXTERNALLY-MANAGED|os\.py))",
-    re.ASCII,
+    r"usr/(?:local/)?(?:bin/python3\.\d{1,3}|lib(?:64)?/python3\.\d{1,3}/os\.py)", re.ASCII
 )
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$", re.ASCII)
 _TORCH_LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so(?:\.\d+)*", re.ASCII)
@@ -77,16 +73,15 @@ def read_contents(
     Raises ExternalError where one is broken or does not match its digest. About 64 MiB of memory
     are taken for each of two layers at a time.
     """
-    cached = {layer.digest: _load(cache, layer.digest) for layer in layers}
-    wanted = {layer.digest: layer for layer in layers if cached[layer.digest] is None}
-    total = sum(layer.size for layer in wanted.values())
-    with progress.task("inventory", total) as advance, threads(_LAYERS_AT_ONCE) as pool:
-        tasks = {digest: pool.submit(read_layer, layer) for digest, layer in wanted.items()}
-        for digest, task in tasks.items():
-            cached[digest] = task.result()
-            _save(cache, digest, task.result())
-            advance(wanted[digest].size)
-    return tuple(found for layer in layers if (found := cached[layer.digest]) is not None)
+    return read_each(
+        layers,
+        read_layer,
+        _CONTENTS,
+        kind=f"inventory-{FORMAT}",
+        label="inventory",
+        cache=cache,
+        progress=progress,
+    )
 
 
 def read_layer(layer: LayerBlob) -> LayerContents:
@@ -137,7 +132,7 @@ class _Scan:
         if path is None or member.isdir():
             return
         folder, name = posixpath.split(path)
-        if name == _OPAQUE:
+        if name == OPAQUE:
             self.emptied.append(folder)
         elif name.startswith(WHITEOUT):
             self.hidden.append(posixpath.join(folder, name.removeprefix(WHITEOUT)))
@@ -368,32 +363,3 @@ _TEXT_KINDS = (
         prefix=True,
     ),
 )
-
-
-# What was found is kept by the layer's digest.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    format: int
-    contents: LayerContents
-
-
-_KEPT = TypeAdapter(_Kept)
-
-
-def _place(cache: Path, digest: str) -> Path:
-    return cache / "facts" / f"inventory-{digest.partition(':')[2]}.json"
-
-
-def _load(cache: Path, digest: str) -> LayerContents | None:
-    try:
-        kept = _KEPT.validate_json(_place(cache, digest).read_bytes())
-    except (OSError, ValidationError):
-        return None
-    return kept.contents if kept.format == FORMAT else None
-
-
-def _save(cache: Path, digest: str, contents: LayerContents) -> None:
-    data = _KEPT.dump_json(_Kept(format=FORMAT, contents=contents), exclude_defaults=True)
-    write_whole(_place(cache, digest), data, cache)

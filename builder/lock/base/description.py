@@ -9,7 +9,7 @@ from typing import Any
 from builder.errors import Finding
 from builder.lock.base.facts import BaseFact, compare, driver_floor
 from builder.lock.base.inventory import Inventory, image_environment
-from builder.progress import format_size, printable
+from builder.progress import format_size
 
 _LABELS = (
     "com.nvidia.pytorch.version",
@@ -116,11 +116,8 @@ class Description:
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
-    def lines(self) -> list[str]:
-        """The same for people, without the findings."""
-        return [printable(line).replace("\n", "\\n") for line in self._lines()]
-
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
+        """The same for people, without the findings; others' words stay as they are."""
         image = self.image
         size = format_size(sum(image.layers))
         yield image.reference

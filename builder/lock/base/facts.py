@@ -28,7 +28,7 @@ _RELEASES = {
 _Numbers = Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")]
 _Source = Annotated[
     str,
-    Field(pattern=r"^(fs:\d+|gh:[\w.-]+/[\w.-]+#\d+|(pb|vllm):\S+|https://\S+)$"),
+    Field(pattern=r"^(public-files:[1-9]\d*|gh:[\w.-]+/[\w.-]+#\d+|(pb|vllm):\S+|https://\S+)$"),
 ]
 _Sources = Annotated[tuple[_Source, ...], Field(min_length=1)]
 

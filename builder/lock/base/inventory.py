@@ -42,16 +42,15 @@ class Distribution:
     """A Python package of the base.
 
     `name` is normalised (PEP 503), `version` as its metadata spells it, `folder` the package folder
-    (`site-packages`) that it lies in. `requires` are its Requires-Dist lines, `extras` the extras
-    that it has, `scripts` its console scripts (name → `module:function`). `links_torch` says that a
-    library or program of it needs one of torch's, so that it works with this torch only.
+    (`site-packages`) that it lies in. `requires` are its Requires-Dist lines, `scripts` its console
+    scripts (name → `module:function`). `links_torch` says that a library or program of it needs one
+    of torch's, so that it works with this torch only.
     """
 
     name: str
     version: str
     folder: str
     requires: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
     links_torch: bool = False
 
@@ -65,8 +64,7 @@ class Inventory:
     or not; `distributions` what Python sees in them: of several of one name, the first on the path.
     `torch` is the one that it imports, without `module` and `cuda` where they are not said in the
     usual way; `torches` has a path for every torch that is there, of which there may be one only.
-    `constraints` are the lines of pip's constraint file; `externally_managed` says that the
-    interpreter is marked so (PEP 668).
+    `constraints` are the lines of pip's constraint file.
     """
 
     python: str | None
@@ -77,7 +75,6 @@ class Inventory:
     torch: TorchIdentity | None = None
     torches: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
-    externally_managed: bool = False
 
 
 def take_inventory(image: Image, cache: Path, progress: Progress | None = None) -> Inventory:
@@ -99,11 +96,10 @@ def take_inventory(image: Image, cache: Path, progress: Progress | None = None) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interpreter:
-    """`version` is X.Y; `library` is where its standard library lies."""
+    """`version` is X.Y."""
 
     path: str
     version: str
-    library: str
     sites: tuple[str, ...]
 
 
@@ -127,19 +123,15 @@ def _located(prefix: str, version: str, tree: Tree) -> _Interpreter:
     before /usr; it is known by its standard library in lib64.
     """
     python = f"python{version}"
-    library = f"{prefix}/lib/{python}"
     if prefix == "/usr/local":
-        sites = [f"{library}/site-packages"]
+        sites = [f"{prefix}/lib/{python}/site-packages"]
     elif tree.has(f"/usr/lib64/{python}/os.py"):
-        library = f"/usr/lib64/{python}"
         places = ("/usr/local/lib64", "/usr/local/lib", "/usr/lib64", "/usr/lib")
         sites = [f"{place}/{python}/site-packages" for place in places]
     else:
         folders = (f"local/lib/{python}", "lib/python3", f"lib/{python}")
         sites = [f"/usr/{folder}/dist-packages" for folder in folders]
-    return _Interpreter(
-        path=f"{prefix}/bin/{python}", version=version, library=library, sites=tuple(sites)
-    )
+    return _Interpreter(path=f"{prefix}/bin/{python}", version=version, sites=tuple(sites))
 
 
 def _glibc(tree: Tree) -> str:
@@ -177,7 +169,6 @@ def _with_packages(inventory: Inventory, interpreter: _Interpreter, tree: Tree) 
         distributions=tuple(seen[name] for name in sorted(seen)),
         torch=_torch(seen["torch"], tree) if "torch" in seen else None,
         torches=tuple(path for site in interpreter.sites for path in _torches(site, tree)),
-        externally_managed=tree.has(f"{interpreter.library}/EXTERNALLY-MANAGED"),
     )
 
 
@@ -201,7 +192,6 @@ def _distribution(site: str, info: str, tree: Tree, linking: set[str]) -> Distri
         version=metadata.version,
         folder=site,
         requires=metadata.requires or parse_egg_requires(tree.text(f"{info}/requires.txt") or ""),
-        extras=metadata.extras,
         scripts=parse_scripts(tree.text(f"{info}/entry_points.txt") or ""),
         links_torch=bool(linking) and _owns_any(info, metadata.name, tree, linking),
     )

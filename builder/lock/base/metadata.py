@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name, is_normalized_name
 
+METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+"""Where a wheel keeps its metadata."""
+
 _SECTION = re.compile(r"\[(?P<extra>[^:\]]*)(?::(?P<marker>.*))?\]")
 _CONTINUED = re.compile(r"\\\n[ \t]*")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
+# The letters that the specification recommends; nothing else makes a file name everywhere.
+_SCRIPT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", re.ASCII)
+_PYTHON = re.compile(r"python[0-9.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """`name` is normalised (PEP 503), `version` as it is written; the others are lines as well."""
+    """`name` is normalised (PEP 503), `version` as written; `requires` are Requires-Dist lines."""
 
     name: str
     version: str
     requires: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
 
 
 def parse_metadata(text: str) -> Metadata | None:
@@ -40,8 +45,12 @@ def parse_metadata(text: str) -> Metadata | None:
         name=name,
         version=version,
         requires=tuple(" ".join(line.split()) for line in raw.get("requires_dist", ())),
-        extras=tuple(raw.get("provides_extra", ())),
     )
+
+
+def parse_requires(metadata: bytes) -> tuple[str, ...]:
+    """The Requires-Dist lines of a wheel's METADATA, as they are written."""
+    return tuple(parse_email(metadata)[0].get("requires_dist", ()))
 
 
 def parse_egg_requires(text: str) -> tuple[str, ...]:
@@ -69,19 +78,24 @@ def _egg_requires(text: str) -> Iterator[str]:
         condition = " and ".join(parts)
 
 
-class _EntryPoints(configparser.RawConfigParser):
+class EntryPoints(configparser.RawConfigParser):
     """entry_points.txt, in which names keep their case."""
 
+    def __init__(self) -> None:
+        super().__init__(delimiters=("=",), strict=False)
+
     def optionxform(self, optionstr: str) -> str:
+        """The name as it is written."""
         return optionstr
 
 
 def parse_scripts(text: str) -> Mapping[str, str]:
     """The console scripts of entry_points.txt, from a name to `module:function`.
 
-    What is not well formed is left out: no installer could make a script of it.
+    What is not well formed is left out: no installer could make a script of it. So is what would
+    stand in the place of an environment's own Python.
     """
-    parser = _EntryPoints(delimiters=("=",), strict=False)
+    parser = EntryPoints()
     try:
         parser.read_string("\n".join(map(str.strip, text.splitlines())))  # old ones are indented
         written = parser.items("console_scripts")
@@ -91,8 +105,13 @@ def parse_scripts(text: str) -> Mapping[str, str]:
     return {
         name: reference
         for name, reference in found.items()
-        if "/" not in name and name not in (".", "..") and _is_reference(reference)
+        if is_script_name(name) and _is_reference(reference)
     }
+
+
+def is_script_name(name: str) -> bool:
+    """Whether a script of an environment may be called so, beside its own `python`."""
+    return bool(_SCRIPT_NAME.fullmatch(name)) and not _PYTHON.fullmatch(name)
 
 
 def _is_reference(text: str) -> bool:

@@ -28,25 +28,15 @@ from builder.document import Where
 from builder.errors import LockError
 from builder.lock.base.facts import find_fact
 from builder.lock.base.inventory import image_environment
-from builder.lock.changes.edit import Change, apply, unified
+from builder.lock.changes.edit import Change
 from builder.lock.changes.tags import newer_tags
 from builder.lock.model import LockedWheel
 from builder.lock.wheels import Request
 from builder.oci.reference import Reference, parse_reference
 from builder.oci.registry import RemoteImage
 from builder.recipe import LoadedRecipe, Recipe
+from builder.recipe.fields import pinned_version
 from builder.targets import Target
-
-__all__ = [
-    "Change",
-    "Images",
-    "Query",
-    "apply",
-    "propose",
-    "propose_base",
-    "unified",
-    "with_base",
-]
 
 _CONSTRAINTS = "constraint-dependencies"
 _EXACT = re.compile(r"(?P<head>[^=]*==\s*)(?P<version>[^\s;)]+)(?P<tail>.*)", re.DOTALL)
@@ -174,8 +164,7 @@ def with_base(loaded: LoadedRecipe, change: Change) -> LoadedRecipe:
 
 def _base_reason(loaded: LoadedRecipe, now: Reference, image: RemoteImage, major: int) -> str:
     reason = f"the newest tag of its kind with CUDA {major}"
-    torch = loaded.recipe.torch
-    if torch is None or torch.from_ != "base":
+    if not loaded.recipe.uses_base_torch:
         return reason
     known = find_fact(str(now))
     before = known.torch.module if known and known.torch else "not known"
@@ -241,11 +230,8 @@ def _pinned_name(text: str) -> str | None:
         requirement = Requirement(text)
     except InvalidRequirement:
         return None
-    specifiers = list(requirement.specifier)
-    exact = len(specifiers) == 1 and specifiers[0].operator == "=="
-    if not exact or specifiers[0].version.endswith(".*"):
-        return None
-    return canonicalize_name(requirement.name)
+    exact = len(requirement.specifier) == 1 and pinned_version(requirement) is not None
+    return canonicalize_name(requirement.name) if exact else None
 
 
 def _without(query: Query, pins: Sequence[_Pin], refused: Mapping[str, Collection[str]]) -> Query:

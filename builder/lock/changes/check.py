@@ -6,8 +6,7 @@ which was refused then would work now does neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from builder import process
 from builder.errors import ExternalError
@@ -15,7 +14,6 @@ from builder.http import RefusedError, redact
 from builder.lock.base.image import stored_image
 from builder.lock.git import Git, UnknownRefError, shown
 from builder.lock.model import (
-    DebianBase,
     Lock,
     LockedDeb,
     LockedGit,
@@ -35,7 +33,6 @@ _SHORT = 12
 _GONE = frozenset({404, 410})
 _NO_HEAD = frozenset({405, 501})
 _KEPT = " (the cache still has it)"
-_DIRECT, _INDEX = "wheel ", "index "
 
 
 def drift_of(
@@ -49,7 +46,7 @@ def drift_of(
     """
     with threads(_JOBS) as pool:
         wheels = pool.map(lambda wheel: _file_line(wheel, supply), lock.wheels)
-        debs = pool.map(lambda deb: _file_line(deb, supply), _debs(lock))
+        debs = pool.map(lambda deb: _file_line(deb, supply), lock.debs)
         gits = pool.map(lambda git: _git_line(git, Git(supply.context, run)), lock.gits)
         base = tuple(_base_lines(lock, supply))
         listed = _index_drift(lock, recipe, supply, run)
@@ -59,11 +56,6 @@ def drift_of(
             for line in (own, *listed.get(wheel.name, ()))
         ]
         return tuple(line for line in (*base, *packages, *debs, *gits) if line is not None)
-
-
-def stale_message(path: Path, lines: Sequence[str]) -> str:
-    """What StaleLockError says of the lock at `path`: a headline and one line for each change."""
-    return f"{path}: does not hold any more:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def _base_lines(lock: Lock, supply: Supply) -> Iterator[str]:
@@ -94,13 +86,9 @@ def _is_stored(base: RegistryBase, supply: Supply) -> bool:
     return True
 
 
-def _debs(lock: Lock) -> tuple[LockedDeb, ...]:
-    return lock.base.debs if isinstance(lock.base, DebianBase) else ()
-
-
 def _direct(lock: Lock) -> set[str]:
     """The packages whose wheel has a URL of its own: no index answers for those."""
-    return {source.name for source in lock.sources if source.source.startswith(_DIRECT)}
+    return {source.name for source in lock.sources if source.kind == "wheel"}
 
 
 def _file_line(file: LockedWheel | LockedDeb, supply: Supply) -> str | None:
@@ -169,11 +157,7 @@ def _index_drift(
 def _pinned(lock: Lock, recipe: Recipe) -> dict[str, str]:
     """The index that a package comes from, by name, where it is not the default one."""
     own = None if recipe.torch is None else recipe.torch.index
-    named = {
-        source.name: source.source.removeprefix(_INDEX)
-        for source in lock.sources
-        if source.source.startswith(_INDEX)
-    }
+    named = {source.name: source.place for source in lock.sources if source.kind == "index"}
     pinned = {**({"torch": own} if own else {}), **named}
     # A name that the recipe has no more is the recipe's drift, and told as such.
     return {name: index for name, index in pinned.items() if index in recipe.index_urls}

@@ -18,7 +18,6 @@ from builder.lock.model import (
     Base,
     DebianBase,
     Lock,
-    LockedFile,
     LockedWheel,
     OciBase,
     RegistryBase,
@@ -26,6 +25,9 @@ from builder.lock.model import (
 )
 
 Kind = Literal["changed", "added", "removed"]
+KINDS: tuple[Kind, ...] = ("changed", "added", "removed")
+"""In the order of their weight."""
+
 Codes = Mapping[str, Sequence[str]]
 """GPU code (`sm_121`, `compute_120`) by a wheel's sha256, for the wheels that an audit has read."""
 
@@ -419,9 +421,8 @@ def _ordered(
         for name in old.keys() | new.keys()
         if old.get(name) != new.get(name) and name != leave
     ]
-    kinds: tuple[Kind, ...] = ("changed", "added", "removed")
     yield from sorted(
-        changes, key=lambda item: (kinds.index(item.kind), _weight(item), item.subject)
+        changes, key=lambda item: (KINDS.index(item.kind), _weight(item), item.subject)
     )
 
 
@@ -482,5 +483,4 @@ def _base_bytes(base: Base) -> int | None:
 
 
 def _total(lock: Lock) -> int:
-    files: tuple[LockedFile, ...] = lock.wheels
-    return sum(file.size for file in files) + (_base_bytes(lock.base) or 0)
+    return sum(wheel.size for wheel in lock.wheels) + (_base_bytes(lock.base) or 0)

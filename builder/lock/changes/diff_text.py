@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from builder.lock.changes.diff import Area, Change, Difference, Kind
+from builder.lock.changes.diff import KINDS, Area, Change, Difference, Kind
 from builder.progress import format_size, printable
 
 _LISTS = {Area.SYSTEM: "distribution packages", Area.PACKAGE: "packages"}
 _SIGNS: dict[Kind, str] = {"changed": "~", "added": "+", "removed": "-"}
-_KINDS: tuple[Kind, ...] = ("changed", "added", "removed")
 _AWKWARD = re.compile(r"[|\\`]")  # what ends a cell or a code span, whatever it stands in
 _PLAIN = re.compile(r"[A-Za-z0-9 .,:;()/→+-]*")
 
@@ -73,7 +72,7 @@ def _tallies(difference: Difference) -> Iterator[str]:
 
 def _tally(changes: Sequence[Change]) -> str:
     counts = Counter(change.kind for change in changes)
-    return ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind])
+    return ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
 
 
 def _line(change: Change) -> str:
