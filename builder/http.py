@@ -44,7 +44,10 @@ _DIRECT: Mapping[str, httpx.BaseTransport | None] = {  # never by way of a proxy
     "all://[::1]": None,
 }
 _SIGN_IN = "credentials for this host are taken from ~/.netrc, or from the index URL"
-_GONE = "the file is not there any more; `spark-build lock RECIPE --upgrade` locks what is"
+_GONE = (
+    "the file is not there any more: `spark-build lock RECIPE --upgrade-package NAME` takes the "
+    "next source or version; where a copy was vendored, `--vendor PLACE` takes that"
+)
 _HINTS = {
     401: _SIGN_IN,
     403: _SIGN_IN,
@@ -422,9 +425,11 @@ def _answer(url: str, response: httpx.Response, limit: int) -> Answer:
 
 def _body(url: str, response: httpx.Response, limit: int) -> bytes:
     """The body of at most `limit` bytes; the response is closed."""
+    if response.request.method == "HEAD":  # what it announces does not come
+        _drain(response)
+        return b""
     data = bytearray()
     try:
-        # Of a HEAD too, though nothing comes: only a connection that was read out is used again.
         for chunk in _at_pace(url, response.iter_bytes()):
             data += chunk
             if len(data) > limit:

@@ -27,13 +27,13 @@ from builder.engines.base import Built, Engine
 from builder.errors import Finding, FindingsError, RecipeError, Severity, UsageError
 from builder.lock import KEEP, Locked, Upgrade, lock_recipe
 from builder.lock.base.image import fetch_base
-from builder.lock.model import DebianBase, Lock, RegistryBase
+from builder.lock.model import DebianBase, Guard, Lock, RegistryBase
 from builder.lock.pylock import write_lock
 from builder.lock.supply import Supply, open_supply
 from builder.lock.vendor import bring, open_vendor, parse_place
 from builder.oci.reference import Reference
 from builder.plan import Plan, make_plan
-from builder.progress import format_size
+from builder.progress import format_count, format_size
 from builder.recipe import LoadedRecipe, load_recipe, unsupported
 from builder.scratch import write_whole
 from builder.targets import Target, find_target
@@ -50,6 +50,9 @@ __all__ = [
     "lock",
     "plan",
 ]
+
+
+_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,8 @@ def lock(job: Job, supply: Supply, *, upgrade: Upgrade = KEEP, frozen: bool = Fa
     locked = lock_recipe(job.loaded, job.target, supply, upgrade=upgrade, frozen=frozen)
     state = "resolved" if locked.written else "up to date"
     supply.context.progress.stage("lock", f"{_contents(locked.lock)}, {state}: {locked.path}")
+    for line in _on_base(locked.lock.guard) if locked.written else ():
+        supply.context.progress.stage("lock", line)
     return locked
 
 
@@ -218,7 +223,7 @@ def _render(job: Job, image_plan: Plan, locked: Locked, context: Context) -> Non
 
 def _assemble(job: Job, image_plan: Plan, engine: Engine, context: Context) -> Built:
     built = engine.build(image_plan, job.loaded.folder, job.folder / "oci")
-    layers = f"{len(built.image.layers)} layers, {built.layers_written} new"
+    layers = f"{format_count(len(built.image.layers), 'layer')}, {built.layers_written} new"
     context.progress.stage("build", f"{layers}, {format_size(built.image.size)}")
     return built
 
@@ -232,11 +237,25 @@ def _verify(job: Job, lock: Lock, built: Built, context: Context) -> VerifyRepor
 
 
 def _contents(lock: Lock) -> str:
-    parts = [f"{len(lock.wheels)} wheels"]
+    parts = [format_count(len(lock.wheels), "wheel")]
     if isinstance(lock.base, DebianBase):
-        parts.append(f"{len(lock.debs)} debs")
+        parts.append(format_count(len(lock.debs), "deb"))
     parts += [f"{git.name} from git" for git in lock.gits]
     return ", ".join(parts)
+
+
+def _on_base(guard: Guard) -> Iterator[str]:
+    """What the lock puts before the base's own packages, and what it leaves unmet, a line each."""
+    shadows = [f"{shadow.name} {shadow.base} with {shadow.version}" for shadow in guard.shadows]
+    if shadows:
+        yield f"shadows the base's {_listed(shadows, ', ')}"
+    if guard.accepted:
+        yield f"accepted: {_listed(guard.accepted, '; ')}"
+
+
+def _listed(texts: Sequence[str], between: str) -> str:
+    more = [f"and {len(texts) - _SHOWN_MAX} more"] if len(texts) > _SHOWN_MAX else []
+    return between.join([*texts[:_SHOWN_MAX], *more])
 
 
 def _write_json(job: Job, name: str, value: dict[str, Any], context: Context) -> None:
@@ -247,7 +266,7 @@ def _write_json(job: Job, name: str, value: dict[str, Any], context: Context) ->
 def _stop_on_errors(findings: Sequence[Finding], what: str, so: str | None) -> None:
     errors = list(_errors(findings))
     if errors:
-        number = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        number = format_count(len(errors), "error")
         raise FindingsError(f"{what} {number}" + (f"; {so}" if so else ""), findings)
 
 

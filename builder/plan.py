@@ -18,6 +18,9 @@ from builder.recipe import Recipe
 PREFIX = "/opt/venv"
 """Where the environment lies in every image."""
 
+TARGET_LABEL = "spark-build.target"
+"""The label that says which target an image is for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
@@ -266,7 +269,7 @@ def _labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
     return {
         "org.opencontainers.image.title": recipe.name,
         **{key: value for key, value in described.items() if value},
-        "spark-build.target": lock.target,
+        TARGET_LABEL: lock.target,
         "spark-build.lock": lock.contents,
         **recipe.labels,
     }

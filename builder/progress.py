@@ -128,6 +128,11 @@ def printable(text: str) -> str:
     )
 
 
+def format_count(number: int, singular: str, plural: str | None = None) -> str:
+    """A number of things for people: `1 wheel`, `2 wheels`."""
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
 def format_size(size_bytes: int) -> str:
     """A size for people: decimal units, three significant digits (`2.88 GB`)."""
     size = float(size_bytes)

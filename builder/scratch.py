@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ def _locked(path: Path) -> Iterator[None]:
 def write_whole(path: Path, data: bytes, cache: Path) -> None:
     """Write a file so that it is either the old one or the new one, never part of one.
 
-    A symbolic link stays, and what it leads to is replaced. A device or a pipe is written into.
+    A symbolic link stays, and what it leads to is replaced, which keeps its permissions. A device
+    or a pipe is written into.
     Raises UsageError where a folder is there.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -62,6 +64,8 @@ def write_whole(path: Path, data: bytes, cache: Path) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if path.is_file():
+            source.chmod(stat.S_IMODE(path.stat().st_mode))
         publish(source, path, cache)
 
 

@@ -2,6 +2,7 @@
 
     audit(lock, ...)  facts of every wheel, cached by hash, and one verdict over them
     explain(rule)     what a rule means
+    rule_dict(rule)   the same as JSON-ready values
 
 Nothing that is read is ever run.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from builder.audit.facts import Access, WheelFacts, load_facts, read_wheel, save_facts
 from builder.audit.judge import Allowed, count_findings, count_known, judge
-from builder.audit.policy import explain, load_policy
+from builder.audit.policy import explain, load_policy, rule_dict
 from builder.audit.subject import Subject, SubjectWheel, read_subject, subject_of
 from builder.context import Context
 from builder.elf import Known
@@ -25,10 +26,10 @@ from builder.lock.base.torch_version import TORCH_VERSION_FILE
 from builder.lock.model import Lock, LockedFile
 from builder.lock.store import Store
 from builder.pool import threads
-from builder.progress import format_size
+from builder.progress import format_count, format_size
 from builder.remote import Source, WheelError, open_local, open_remote
 
-__all__ = ["Report", "Subject", "audit", "explain", "read_subject", "subject_of"]
+__all__ = ["Report", "Subject", "audit", "explain", "read_subject", "rule_dict", "subject_of"]
 
 FORMAT = 1
 """The version of `Report.as_dict`; goes up when a key changes its meaning or goes away."""
@@ -70,12 +71,13 @@ class Report:
         """One line: what was found, from how much, and how much is not known."""
         counts = count_known(self.facts)
         unknown = counts[Known.UNKNOWN]
-        others = len(self.subject.others)
-        without = f", {others} packages without a wheel" if others else ""
+        others = format_count(len(self.subject.others), "package")
+        without = f", {others} without a wheel" if self.subject.others else ""
         without += ", torch's CUDA not known" if self.unknown_torches else ""
         return (
-            f"{count_findings(self.findings)} in {len(self.facts)} wheels, "
-            f"{sum(counts.values())} binaries ({unknown} not known){without}; "
+            f"{count_findings(self.findings)} in {format_count(len(self.facts), 'wheel')}, "
+            f"{format_count(sum(counts.values()), 'binary', 'binaries')} "
+            f"({unknown} not known){without}; "
             f"{format_size(self.bytes_read)} of {format_size(self.size_bytes)} read"
         )
 

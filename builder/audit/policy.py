@@ -228,13 +228,22 @@ def load_policy() -> Policy:
 
 def explain(rule: str) -> str:
     """What a rule means, for people; UsageError where there is no such rule."""
-    rules = load_policy().rules
-    if rule not in rules:
-        raise UsageError(f"no rule {rule!r}", hint=f"the rules are {', '.join(sorted(rules))}")
-    law = rules[rule]
+    law = _find_rule(rule)
     return (
         f"{rule} ({law.severity})\n\n{law.meaning}\n\nWhat to do: {law.fix}\nSource: {law.source}\n"
     )
+
+
+def rule_dict(rule: str) -> dict[str, object]:
+    """As `explain`, as JSON-ready values."""
+    return {"rule": rule, **_find_rule(rule).model_dump(mode="json")}
+
+
+def _find_rule(rule: str) -> Rule:
+    rules = load_policy().rules
+    if rule not in rules:
+        raise UsageError(f"no rule {rule!r}", hint=f"the rules are {', '.join(sorted(rules))}")
+    return rules[rule]
 
 
 def _matches(text: str, pattern: str) -> bool:

@@ -170,6 +170,11 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     _work_options(parser)
 
 
+def _locked_option(parser: argparse.ArgumentParser) -> None:
+    parser.description = f"{parser.description} Locks first where the recipe has changed."
+    parser.add_argument("--locked", action="store_true", help="fail if the lock would change")
+
+
 def _lock_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--upgrade", "-U", action="store_true", help="let every package move to its newest version"
@@ -198,7 +203,7 @@ def _add_build(verbs: _Verbs[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--vendor",
         action="append",
-        metavar="DIR",
+        metavar="PLACE",
         help="take files from this folder, or oci://REF, first (default: vendor/ beside the "
         "recipe, where `spark-build vendor` made one; repeatable)",
     )
@@ -259,6 +264,7 @@ def _add_render(verbs: _Verbs[argparse.ArgumentParser]) -> None:
         "spark-build render recipes/quickstart.yaml --format apptainer",
     )
     _recipe_options(parser)
+    _locked_option(parser)
     parser.add_argument(
         "--format",
         choices=("containerfile", "apptainer"),
@@ -278,7 +284,9 @@ def _add_verify(verbs: _Verbs[argparse.ArgumentParser]) -> None:
     parser.add_argument("image", type=Path, metavar="IMAGE", help="the folder of an OCI layout")
     parser.add_argument("--lock", type=Path, metavar="FILE", help="also compare it with this lock")
     parser.add_argument(
-        "--target", metavar="NAME", default="gb10", help="the GPU it is for (default: gb10)"
+        "--target",
+        metavar="NAME",
+        help="the GPU it is for (default: the lock's own, else the image's, else gb10)",
     )
     _work_options(parser)
 
@@ -333,11 +341,14 @@ def _add_bump(verbs: _Verbs[argparse.ArgumentParser]) -> None:
         verbs,
         "bump",
         "move a recipe's exact pins and its base's tag to the newest that pass the audit",
-        "spark-build bump recipes/quickstart.yaml | patch -p0",
+        "spark-build bump recipes/quickstart.yaml --write",
     )
     _recipe_options(parser)
     parser.add_argument(
-        "--write", action="store_true", help="change the recipe, instead of printing the diff"
+        "--write",
+        action="store_true",
+        help="change the recipe, instead of printing the diff (which `patch -p1 -d FOLDER` takes, "
+        "FOLDER being the recipe's)",
     )
 
 
@@ -349,8 +360,9 @@ def _add_vendor(verbs: _Verbs[argparse.ArgumentParser]) -> None:
         "spark-build vendor recipes/quickstart.yaml --to vendor",
     )
     _recipe_options(parser)
+    _locked_option(parser)
     parser.add_argument(
-        "--to", required=True, metavar="DIR", help="a folder, or oci://REF in a registry"
+        "--to", required=True, metavar="PLACE", help="a folder, or oci://REF in a registry"
     )
 
 
@@ -362,6 +374,7 @@ def _add_export(verbs: _Verbs[argparse.ArgumentParser]) -> None:
         "spark-build export recipes/quickstart.yaml --format pyproject",
     )
     _recipe_options(parser)
+    _locked_option(parser)
     parser.add_argument(
         "--format",
         choices=("pyproject", "requirements", "pylock"),

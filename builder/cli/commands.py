@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -18,19 +19,22 @@ from builder import audit as audits
 from builder import pipeline, recipe, render, upkeep
 from builder.cli.output import print_findings, print_json, print_lines, print_outcome, verdict
 from builder.context import Context
-from builder.errors import Finding, FindingsError, Severity, UsageError, worst
+from builder.errors import ExternalError, Finding, FindingsError, Severity, UsageError, worst
 from builder.http import Http
 from builder.lock import Locked, Upgrade
 from builder.lock.changes import diff as diffs
 from builder.lock.changes import diff_text
+from builder.lock.model import Lock
 from builder.lock.pylock import read_lock
 from builder.lock.shelf import INDEX as VENDOR_INDEX
 from builder.lock.store import Store
+from builder.lock.vendor import parse_place
 from builder.oci.image import read_layout
 from builder.pipeline import Job
+from builder.plan import TARGET_LABEL
 from builder.progress import PlainProgress, Progress, TerminalProgress
 from builder.scratch import write_whole
-from builder.targets import find_target
+from builder.targets import Target, find_target, load_targets
 from builder.verify import verify
 
 _EXIT_FINDINGS = 1
@@ -83,7 +87,10 @@ def _lock(arguments: argparse.Namespace) -> int:
     results = []
     for job in pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()):
         locked = _lock_one(job, context, arguments)
-        results.append({"path": str(locked.path), "written": locked.written})
+        result: dict[str, object] = {"path": str(locked.path), "written": locked.written}
+        if arguments.check:  # what had drifted would have been raised
+            result["drift"] = None if context.offline else []
+        results.append(result)
         if not arguments.json:
             print(locked.path)
     if arguments.json:
@@ -101,8 +108,7 @@ def _lock_one(job: Job, context: Context, arguments: argparse.Namespace) -> Lock
 
 def _audit(arguments: argparse.Namespace) -> int:
     if arguments.explain is not None:
-        print(audits.explain(arguments.explain))
-        return 0
+        return _explain(arguments)
     if not arguments.inputs:
         raise UsageError("audit: nothing to read", hint="name a pylock.toml, or --explain RULE")
     context = _context(arguments)
@@ -118,6 +124,14 @@ def _audit(arguments: argparse.Namespace) -> int:
     else:
         print_findings(findings)
     return _code(findings)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json(audits.rule_dict(arguments.explain))
+    else:
+        print(audits.explain(arguments.explain), end="")
+    return 0
 
 
 def _audit_one(
@@ -146,7 +160,7 @@ def _render(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     [job] = _single(pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()))
     with pipeline.connect(job, context) as supply:
-        locked = pipeline.lock(job, supply)
+        locked = pipeline.lock(job, supply, frozen=arguments.locked)
     plan = pipeline.plan(job, locked.lock)
     texts: Mapping[str, Callable[..., str]] = {
         "containerfile": render.containerfile,
@@ -178,9 +192,7 @@ def _single(jobs: list[Job]) -> list[Job]:
 def _verify(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     lock = None if arguments.lock is None else read_lock(arguments.lock)
-    target = find_target(arguments.target)
-    platform = target.platform if lock is None else lock.platform
-    image = read_layout(arguments.image, platform)
+    image = read_layout(arguments.image, _verify_platform(arguments, lock))
     stated = () if lock is None else lock.inputs.get("exclude", ())
     exclude = tuple(map(str, stated)) if isinstance(stated, list) else ()
     report = verify(image, lock=lock, exclude=exclude, context=context)
@@ -192,6 +204,34 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(f"{arguments.image}: {image.digest}")
         print(f"  static checks {verdict(report.findings)}, device checks {report.device}")
     return _code(report.findings)
+
+
+def _verify_platform(arguments: argparse.Namespace, lock: Lock | None) -> str:
+    """That of the target which was named, else of the lock, else of what the image says it is."""
+    asked = None if arguments.target is None else find_target(arguments.target)
+    if lock is not None:
+        if asked is not None and asked.name != lock.target:
+            raise UsageError(
+                f"{arguments.lock}: the lock is for {lock.target}, not for {asked.name}",
+                hint="leave --target out, or name the lock for that target",
+            )
+        return lock.platform
+    return (asked or _labelled_target(arguments.image) or find_target(_DEFAULT_TARGET)).platform
+
+
+def _labelled_target(layout: Path) -> Target | None:
+    """The target that the image in `layout` was made for, as far as it says so."""
+    targets = load_targets()
+    for platform in dict.fromkeys(target.platform for target in targets.values()):
+        try:
+            image = read_layout(layout, platform)
+        except UsageError:  # none for this platform
+            continue
+        labels = image.config.get("config", {}).get("Labels") or {}
+        target = targets.get(str(labels.get(TARGET_LABEL)))
+        if target is not None and target.platform == platform:
+            return target
+    return None
 
 
 def _diff(arguments: argparse.Namespace) -> int:
@@ -208,7 +248,16 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _base(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     target = find_target(arguments.target)
-    known = upkeep.base(arguments.image, target, context=context, layers=arguments.layers)
+    if Path(arguments.image).is_dir():
+        raise UsageError(
+            f"{arguments.image} is a folder; base reads images in registries",
+            hint="for an image of that name write its registry too: docker.io/library/NAME",
+        )
+    try:
+        known = upkeep.base(arguments.image, target, context=context, layers=arguments.layers)
+    except ExternalError:
+        _print_tabled(arguments)
+        raise
     if arguments.json:
         print_json(known.as_dict())
     else:
@@ -217,12 +266,26 @@ def _base(arguments: argparse.Namespace) -> int:
     return _code(known.findings)
 
 
+def _print_tabled(arguments: argparse.Namespace) -> None:
+    """What is known all the same where a registry did not answer."""
+    tabled = upkeep.tabled(arguments.image)
+    if tabled is not None and arguments.json:
+        print_json(tabled.as_dict())
+    elif tabled is not None:
+        print_lines(tabled.lines())
+
+
 def _bump(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     chosen = pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path())
     bump = upkeep.bump(chosen, context)
-    if arguments.write and bump.changes:
-        write_whole(arguments.recipe, bump.text.encode(), context.cache)
+    if not bump.changes:
+        admitted = " that the audit admits" if bump.refused else ""
+        context.progress.stage("bump", f"every pin is at the newest{admitted} already")
+    elif arguments.write:
+        upkeep.write_bump(bump, arguments.recipe, context)
+        command = f"spark-build lock {shlex.quote(str(arguments.recipe))}"
+        context.progress.stage("bump", f"now: {command}")
     if arguments.json:
         print_json(bump.as_dict())
     else:
@@ -232,22 +295,28 @@ def _bump(arguments: argparse.Namespace) -> int:
 
 def _vendor(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
+    place = parse_place(arguments.to)
     results = []
     for job in pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path()):
         with pipeline.connect(job, context) as supply:
-            kept = upkeep.vendor(job, supply, arguments.to)
+            kept = upkeep.vendor(job, supply, place, frozen=arguments.locked)
         results.append({"target": job.target.name, **asdict(kept)})
         if not arguments.json:
             print(f"{arguments.to}: {kept.summary}")
     if arguments.json:
         print_json({"place": arguments.to, "vendored": results})
+    else:
+        command = f"spark-build {shlex.quote(str(arguments.recipe))}"
+        offline = " --offline" if isinstance(place, Path) else ""  # a registry has to be asked
+        print(f"build with: {command} --vendor {shlex.quote(arguments.to)}{offline}")
     return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:
     context = _context(arguments)
     chosen = pipeline.jobs(arguments.recipe, only=arguments.target, folder=Path())
-    return _print_text(arguments, upkeep.export(chosen, arguments.format, context), context)
+    text = upkeep.export(chosen, arguments.format, context, frozen=arguments.locked)
+    return _print_text(arguments, text, context)
 
 
 def _schema(_: argparse.Namespace) -> int:
@@ -323,7 +392,10 @@ def _upgrade(arguments: argparse.Namespace, *, frozen: bool) -> Upgrade:
         )
     for name in arguments.upgrade_package:
         if not is_normalized_name(canonicalize_name(name)):
-            raise UsageError(f"--upgrade-package {name!r}: not the name of a package")
+            raise UsageError(
+                f"--upgrade-package {name!r}: not the name of a package",
+                hint="write the version in the recipe; -P takes a name",
+            )
     return Upgrade(every=arguments.upgrade, packages=tuple(arguments.upgrade_package))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.errors import Finding, Severity
 from builder.pipeline import Outcome
-from builder.progress import format_size, printable
+from builder.progress import format_count, format_size, printable
 
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 
@@ -40,9 +40,10 @@ def print_outcome(outcome: Outcome) -> None:
     """The one summary at the end of a build."""
     image = outcome.built.image
     name = f"{outcome.job.loaded.recipe.name} for {outcome.job.target.name}"
+    layers = format_count(len(image.layers), "layer")
     print_findings([*outcome.audit.findings, *outcome.verified.findings])
     print(f"{name}: {image.digest}")
-    print(f"  {outcome.built.layout}: {len(image.layers)} layers, {format_size(image.size)}")
+    print(f"  {outcome.built.layout}: {layers}, {format_size(image.size)}")
     print(
         f"  audit {verdict(outcome.audit.findings)}, "
         f"static checks {verdict(outcome.verified.findings)}, "
@@ -59,9 +60,9 @@ def verdict(findings: Iterable[Finding]) -> str:
     """What a judge's findings come to, in a word or two."""
     severities = [finding.severity for finding in findings]
     if errors := severities.count(Severity.ERROR):
-        return f"failed with {errors} errors"
+        return f"failed with {format_count(errors, 'error')}"
     warnings = severities.count(Severity.WARNING)
-    return "passed" if not warnings else f"passed with {warnings} warnings"
+    return "passed" if not warnings else f"passed with {format_count(warnings, 'warning')}"
 
 
 def _coloured(text: str, colour: str) -> str:

@@ -167,18 +167,30 @@ class Wheel:
 
     def _read_record(self) -> Mapping[str, str]:
         """Path → sha256 in hex, out of the wheel's own RECORD."""
-        text = self._read(f"{self._dist_info}/RECORD").decode()
         record = {}
-        for row in csv.reader(io.StringIO(text)):
-            if len(row) != 3 or not row[1]:
+        for path, digest in self._record_rows():
+            if not digest:
                 continue
-            algorithm, _, value = row[1].partition("=")
+            algorithm, _, value = digest.partition("=")
             if algorithm != "sha256":
-                raise LayerError(
-                    f"{self.filename}: RECORD has {algorithm} for {row[0]}, not sha256"
-                )
-            record[row[0]] = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+                raise LayerError(f"{self.filename}: RECORD has {algorithm} for {path}, not sha256")
+            record[path] = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
         return record
+
+    def _record_rows(self) -> Iterator[tuple[str, str]]:
+        text = self._read(f"{self._dist_info}/RECORD").decode()
+        rows = (row for row in csv.reader(io.StringIO(text)) if len(row) == 3)
+        return ((path, digest) for path, digest, _ in rows)
+
+    def _unproven(self, name: str) -> LayerError:
+        """The refusal of a file that RECORD says no hash of."""
+        if name not in dict(self._record_rows()):
+            return LayerError(f"{self.filename}: {name} is not in its RECORD")
+        return LayerError(
+            f"{self.filename}: {name} has no hash in its RECORD",
+            hint="a wheel states the sha256 of every file (PEP 427); take another version, or pack "
+            "it anew with `wheel unpack` and `wheel pack`",
+        )
 
     def _read(self, name: str) -> bytes:
         if name not in self._members:
@@ -201,7 +213,7 @@ class Wheel:
             if name in records:
                 continue
             if name not in self._record:
-                raise LayerError(f"{self.filename}: {name} is not in its RECORD")
+                raise self._unproven(name)
             path, script = self._destination(name, venv)
             if not script:
                 executable = bool((member.external_attr >> 16) & 0o111)

@@ -7,6 +7,7 @@ looked up in the metadata of every locked wheel, so that nothing slips through b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from builder import process
 from builder.context import Context
+from builder.document import nearest
 from builder.errors import BuilderError, LockError
 from builder.http import Http
 from builder.lock.base.metadata import METADATA, parse_requires
@@ -24,6 +26,7 @@ from builder.lock.model import LockedWheel
 from builder.lock.platforms import marker_holds, markers
 from builder.lock.store import Store
 from builder.lock.stubs import Stub
+from builder.lock.uv import UnsatisfiableError
 from builder.lock.wheels import KEEP, Request, Upgrade, resolve
 from builder.pool import threads
 from builder.process import Runner
@@ -31,6 +34,7 @@ from builder.recipe import Accept
 
 _READ_JOBS = 8
 _RECIPE = "the recipe"
+_TORCH = "torch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +96,17 @@ def resolve_on_base(
 
 
 def _named(base: Sequence[Stub], accept: Sequence[Accept]) -> tuple[str, ...]:
-    """The packages that `accept` is about; LockError for one that nothing holds in place."""
+    """The packages that `accept` is about; LockError for those that nothing holds in place."""
     held = _pinned(base)
     names = sorted({canonicalize_name(Requirement(entry.requires).name) for entry in accept})
-    for name in names:
-        if name not in held:
-            raise LockError(
-                f"accept: {name} does not belong to the base's torch, so a version that fits can "
-                "be taken from an index",
-                hint="take the entry out",
-            )
+    free = [name for name in names if name not in held]
+    if free:
+        lines = [
+            f"accept: {name} does not belong to the base's torch, so a version that fits can be "
+            "taken from an index"
+            for name in free
+        ]
+        raise LockError("\n".join(lines), hint=_corrections((name, held) for name in free))
     return tuple(names)
 
 
@@ -134,10 +139,14 @@ class _Resolver:
     def advised(self, error: LockError, request: Request, accept: Sequence[Accept]) -> LockError:
         """`error`, with the entries that would let it through where the base is in the way.
 
-        That is told by resolving without any requirement on what is pinned, not by uv's words.
+        That is told by resolving without any requirement on what is pinned, not by uv's words;
+        where there is no solution then either, it says what else is in the way.
         """
         try:
             unmet = self.find_unmet(request, self.resolve(request))
+        except UnsatisfiableError as further:
+            held = [stub for stub in request.stubs if stub.key[0] in request.accepted]
+            return _twofold(error, further, held)
         except BuilderError:
             return error
         rest = [item for item in unmet if _find(item, accept) is None]
@@ -246,19 +255,67 @@ def _accepted(unmet: Sequence[Unmet], accept: Sequence[Accept]) -> tuple[str, ..
     """A line for each unmet requirement; LockError where one has no entry, or an entry has none."""
     found = [(item, _find(item, accept)) for item in unmet]
     refused = [item for item, entry in found if entry is None]
-    if refused:
-        lines = "\n".join(f"  {item}" for item in refused)
-        raise LockError(
-            f"the recipe accepts no such unmet requirement:\n{lines}", hint=_advice(refused)
-        )
-    for entry in accept:
-        if not any(_covers(entry, item) for item in unmet):
-            who = "nothing" if entry.by is None else f"no {entry.by}"
-            raise LockError(
-                f"accept: {who} requires {entry.requires} any more, or the base meets it now",
-                hint="take the entry out",
-            )
+    idle = [entry for entry in accept if not any(_covers(entry, item) for item in unmet)]
+    if refused or idle:
+        raise _mismatch(refused, idle)
     return tuple(f"{item}: {entry.reason}" for item, entry in found if entry is not None)
+
+
+def _mismatch(refused: Sequence[Unmet], idle: Sequence[Accept]) -> LockError:
+    """Everything in which the entries of `accept` and what is unmet differ, in one error."""
+    lines, hints = [], []
+    for entry in idle:
+        who = "nothing" if entry.by is None else f"no {entry.by}"
+        lines.append(f"accept: {who} requires {entry.requires} any more, or the base meets it now")
+    if idle:
+        others = [item.by for item in refused if item.by is not None]
+        hints.append(_corrections((entry.by, others) for entry in idle))
+    if refused:
+        lines.append("the recipe accepts no such unmet requirement:")
+        lines += [f"  {item}" for item in refused]
+        hints.append(_advice(refused))
+    return LockError("\n".join(lines), hint="\n".join(hints))
+
+
+def _corrections(misses: Iterable[tuple[str | None, Sequence[str]]]) -> str:
+    """What to do about each name in `accept` that fits nothing, and the names it may have meant."""
+    meant = [(name, nearest(name, known) if name else None) for name, known in misses]
+    lines = [
+        f"`{name}`: did you mean `{one}`?" if one else "take the entry out" for name, one in meant
+    ]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _twofold(error: LockError, further: LockError, held: Sequence[Stub]) -> LockError:
+    """`error`, where `further` is in the way even if no requirement on `held` counts.
+
+    Whether the base is in the way as well shows in the words: `error` is another than `further`
+    and names something of the base.
+    """
+    named = [stub for stub in held if _names(error.message, stub.key[0])]
+    both = bool(named) and error.message != further.message
+    shown = named if both else [stub for stub in held if stub.key[0] == _TORCH]
+    if not shown:
+        return error
+    kept = ", ".join(f"{stub.name} {stub.version}" for stub in shown)
+    hint = (
+        f"the base has {kept}, which must stay; where a package requires another version and this "
+        "one will do, `accept` says so"
+    )
+    hints = "\n".join(filter(None, (further.hint, hint)))
+    if not both:
+        return LockError(error.message, hint=hints)
+    names = ", ".join(stub.name for stub in named)
+    return LockError(
+        f"{error.message}\n"
+        f"{names} is not all that is in the way: even without any requirement on what the base "
+        f"must keep ({kept}), {further.message}",
+        hint=hints,
+    )
+
+
+def _names(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) is not None
 
 
 def _advice(unmet: Sequence[Unmet]) -> str:

@@ -44,6 +44,7 @@ from builder.lock.platforms import MACHINES
 from builder.oci.image import DIGEST
 
 FORMAT = 2
+_MAX_BYTES = 64 << 20
 _TOOL = "spark-build"
 _ALWAYS = ("inputs", "tools")
 _DEB_KEYS = ("name", "version", "architecture", "url", "size", "sha256")
@@ -122,7 +123,11 @@ def parse_lock(text: str, *, source: str) -> Lock:
 def read_lock(path: Path) -> Lock:
     """The lock in the file at `path`; LockError where it cannot be used."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise LockError(f"{path}: is larger than {_MAX_BYTES >> 20} MiB, as no lock is")
+        text = data.decode().replace("\r\n", "\n")
     except FileNotFoundError:
         raise LockError(f"{path}: no such lock", hint="run `spark-build lock RECIPE`") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -22,8 +22,9 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from builder.errors import ExternalError, UsageError
 from builder.lock.model import SHA256, LockedFile
-from builder.lock.store import Store
+from builder.lock.store import Store, damaged
 from builder.lock.supply import Supply
+from builder.oci.blobs import BlobCache
 from builder.oci.endpoint import UnknownImageError
 from builder.oci.image import MANIFEST, canonical_json, digest_hex, digest_of
 from builder.oci.reference import Reference
@@ -126,9 +127,12 @@ class _Folder:
     def __init__(self, folder: Path, supply: Supply) -> None:
         self._folder, self._supply = folder, supply
         self._files = Store(folder)
+        self._blobs = BlobCache(supply.context.cache)
 
     def index(self) -> tuple[Kept, ...] | None:
         path = self._folder / INDEX
+        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+            raise UsageError(f"{path}: is not a regular file")
         try:
             return _parse_index(path.read_bytes(), str(path))
         except FileNotFoundError:
@@ -151,7 +155,17 @@ class _Folder:
         write_whole(folder / INDEX, _index_text((), ()), self._supply.context.cache)
 
     def missing(self, files: Sequence[LockedFile]) -> tuple[LockedFile, ...]:
-        return self._files.missing(files)
+        """ExternalError where another file lies in the place of one: others may write here too."""
+        lost = self._files.missing(files)
+        with threads(_JOBS) as pool:
+            for task in [pool.submit(self._check, file) for file in {*files} - {*lost}]:
+                task.result()
+        return lost
+
+    def _check(self, file: LockedFile) -> None:
+        path = self._files.get(file)
+        if not self._blobs.holds(path, f"sha256:{file.sha256}", file.size):
+            raise damaged(path, file)
 
     def add(self, files: Sequence[LockedFile]) -> None:
         source = _Local({file.sha256: self._supply.store.get(file) for file in files})

@@ -112,7 +112,7 @@ class Store:
             if hashlib.sha256(data).hexdigest() == sha256:
                 return data
             if folder != self._cache:
-                raise _damaged(path)
+                raise damaged(path)
         return None
 
     def fetch(
@@ -138,7 +138,7 @@ class Store:
             path = _place(folder, file.sha256)
             if os.path.lexists(path):
                 if not self._blobs.holds(path, f"sha256:{file.sha256}", file.size):
-                    raise _damaged(path, file)
+                    raise damaged(path, file)
                 return path
         return None
 
@@ -170,7 +170,8 @@ def _place(folder: Path, sha256: str) -> Path:
     return folder / "files" / sha256[:2] / sha256
 
 
-def _damaged(path: Path, file: LockedFile | None = None) -> ExternalError:
+def damaged(path: Path, file: LockedFile | None = None) -> ExternalError:
+    """What to tell of a vendored file that does not have its hash any more."""
     name = f" ({file.filename})" if file is not None else ""
     return ExternalError(
         f"{path}{name}: not the file that it was when it was vendored: its size or sha256 differs",

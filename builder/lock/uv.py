@@ -7,6 +7,7 @@ certificates, credentials, an index mirror. So the caller's other settings canno
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,15 @@ from packaging.pylock import Pylock, PylockValidationError
 
 from builder import process
 from builder.context import PROXY_VARIABLES, Context
-from builder.errors import ExternalError, LockError, MissingError, OfflineError, ToolError
-from builder.lock.platforms import uv_platform
+from builder.errors import (
+    BuilderError,
+    ExternalError,
+    LockError,
+    MissingError,
+    OfflineError,
+    ToolError,
+)
+from builder.lock.platforms import MACHINES, uv_platform
 from builder.process import Runner
 
 _PASSES = frozenset(
@@ -36,7 +44,17 @@ _PASSES = frozenset(
     }
 )
 _NO_SOLUTION = "No solution found"
+_ERROR = "error: "
+_HINT = "hint: "
+_NO_BUILD = "`--no-build`"  # in a hint of uv's about its own options
+_WHEELLESS = re.compile(
+    r"(?:Wheels are (?:required|available) for|only found wheels for) `(?P<name>[^`]+)`"
+)
 _OUTPUT = "pylock.toml"  # uv takes an output in this format for a pylock by its name only
+
+
+class UnsatisfiableError(LockError):
+    """No set of wheels meets all that is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +88,7 @@ def compile_lock(
 ) -> Answer:
     """What uv answers; `folder` is ours, and relative paths in the question are in it.
 
-    Raises LockError where nothing satisfies the dependencies, OfflineError, ExternalError.
+    Raises UnsatisfiableError where nothing satisfies the dependencies, OfflineError, ExternalError.
     """
     (folder / "pyproject.toml").write_text(_project(question), encoding="utf-8")
     (folder / "uv.toml").write_text(tomli_w.dumps(question.settings), encoding="utf-8")
@@ -81,7 +99,7 @@ def compile_lock(
     try:
         done = run(argv, env=uv_environment(context.environ), cwd=folder)
     except ToolError as error:
-        raise _explained(error, context) from None
+        raise _explained(error, question, context) from None
     return Answer(_parse(output.read_text(encoding="utf-8")), done.stderr)
 
 
@@ -162,19 +180,50 @@ def _arguments(question: Question) -> Sequence[str]:
     ]
 
 
-def _explained(error: ToolError, context: Context) -> Exception:
+def _explained(error: ToolError, question: Question, context: Context) -> BuilderError:
     """What uv printed as a failure of ours: unsatisfiable, offline, or the tool itself."""
     said = [line for line in error.stderr.strip().splitlines() if not line.startswith("warning:")]
-    text = "\n".join(said)
+    whole = "\n".join(said).removeprefix(_ERROR)
+    text = _without_options(whole)
     if context.offline and ("network" in text or "cache" in text):
         return OfflineError(
             f"the lock has to be resolved, and the run is offline:\n{text}",
             hint="run `spark-build lock RECIPE` once without --offline",
         )
     if _NO_SOLUTION in text:
-        hint = "loosen or correct the requirements that uv names; only wheels can be locked"
-        return LockError(f"no set of wheels satisfies the recipe:\n{text}", hint=hint)
+        return UnsatisfiableError(
+            f"no set of wheels satisfies the recipe:\n{text}", hint=_advice(whole, question)
+        )
     return ExternalError(f"uv could not resolve the recipe:\n{text}", hint=error.hint)
+
+
+def _without_options(text: str) -> str:
+    """What uv says, its hints as sentences below it, without those about its own options."""
+    paragraphs = [part for part in text.split("\n\n") if part.strip()]
+    kept = [part for part in paragraphs if not (part.startswith(_HINT) and _NO_BUILD in part)]
+    return "\n".join(
+        f"  {part.removeprefix(_HINT)}" if part.startswith(_HINT) else part for part in kept
+    )
+
+
+def _advice(text: str, question: Question) -> str:
+    """What to do about it: for each package that uv names a hint for, where a wheel could be."""
+    names = list(dict.fromkeys(match["name"] for match in _WHEELLESS.finditer(text)))
+    if not names:
+        return "loosen or correct the requirements that uv names; only wheels can be locked"
+    machine = MACHINES[question.platform]
+    place = f"CPython {question.python} on {machine} with glibc {question.glibc}"
+    return "\n".join(
+        f"{_asked(name, text)} has no wheel for {place}: take another version, name a wheel under "
+        "`sources` (`wheel: URL`, or an `index`), take a base with another Python, or `exclude` it"
+        for name in names
+    )
+
+
+def _asked(name: str, text: str) -> str:
+    """The package with the one version that uv says it of, if it is one."""
+    exact = re.search(rf"(?<![\w.-]){re.escape(name)}==\S+(?= has no (?:usable )?wheels)", text)
+    return exact[0] if exact else name
 
 
 def _parse(output: str) -> Pylock:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from builder.errors import OfflineError, UsageError
+from builder.http import redact
 from builder.lock.git import Git
 from builder.lock.model import Lock, LockedFile, LockedGit, RegistryBase
 from builder.lock.shelf import Kept, Shelf, shelf_at
@@ -20,8 +21,10 @@ from builder.lock.store import Store
 from builder.lock.supply import Supply
 from builder.oci.image import digest_hex
 from builder.oci.reference import Reference, parse_reference
-from builder.progress import format_size
+from builder.progress import format_count, format_size
 from builder.scratch import scratch_folder
+
+_OCI = "oci://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +62,30 @@ class Vendored:
     def summary(self) -> str:
         """One line for people."""
         new = f"{self.new_files} of them new ({format_size(self.new_size)})"
-        text = f"{self.files} files ({format_size(self.size)}), {new}"
+        text = f"{format_count(self.files, 'file')} ({format_size(self.size)}), {new}"
         return text if self.digest is None else f"{text}, {self.digest}"
 
 
 def parse_place(text: str) -> Path | Reference:
-    """A folder, or after `oci://` a name in a registry; UsageError where that is none."""
-    prefix = "oci://"
-    return parse_reference(text.removeprefix(prefix)) if text.startswith(prefix) else Path(text)
+    """A folder, or after `oci://` a name in a registry; UsageError where it is neither.
+
+    What looks like a registry's `HOST:PORT` or a URL is not made into a folder of that name.
+    """
+    if text.startswith(_OCI):
+        return parse_reference(text.removeprefix(_OCI))
+    path, hint = Path(text), "name a folder, or oci://REF in a registry"
+    if not text:
+        raise UsageError("the place to vendor in has an empty name", hint=hint)
+    if path.is_file():
+        raise UsageError(f"{text}: is a file, not a folder", hint=hint)
+    first = text.partition("/")[0]
+    if ":" in first and not Path(first).exists():
+        shown = redact(text) if "@" in text else text  # it may hold a password
+        raise UsageError(
+            f"{shown}: neither a folder nor a place in a registry",
+            hint=f"{_OCI}{shown} for a registry, or ./{shown} for a folder",
+        )
+    return path
 
 
 def vendor(
@@ -102,7 +121,7 @@ def open_vendor(place: Path | Reference, supply: Supply) -> Vendor:
     """What is vendored at `place`; UsageError where nothing is."""
     files = shelf_at(place, supply).index()
     if files is None:
-        shown = place if isinstance(place, Path) else f"oci://{place}"
+        shown = place if isinstance(place, Path) else f"{_OCI}{place}"
         raise UsageError(
             f"{shown}: nothing is vendored there", hint="`spark-build vendor RECIPE --to PLACE`"
         )

@@ -7,15 +7,17 @@ which packages it takes from places of its own.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from packaging.dependency_groups import DependencyGroupResolver
+from packaging.dependency_groups import DependencyGroupInclude, DependencyGroupResolver
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -27,6 +29,7 @@ from builder.recipe.fields import canonical_requirement
 from builder.recipe.requirements_file import parse_requirements
 
 _SIZE_MAX_BYTES = 1 << 20
+_EXTRAS_MAX = 64  # an extra under a marker counts of its own
 _URL_HINT = "write its name alone there, and where it comes from under `sources` in the recipe"
 _DYNAMIC_HINT = "name the file that they are read from: `packages: [{requirements: …}]`"
 
@@ -123,7 +126,7 @@ def _text(folder: Path, source: str) -> str:
         data = handle.read(_SIZE_MAX_BYTES + 1)
     if len(data) > _SIZE_MAX_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {_SIZE_MAX_BYTES >> 20} MiB")
-    return data.decode()
+    return data.removeprefix(codecs.BOM_UTF8).decode()
 
 
 def _hyphened(name: str) -> str:
@@ -209,7 +212,10 @@ class _Reader:
         if key not in self._extras:
             if "optional-dependencies" not in self._project.dynamic:
                 self._unknown("extra", name, self._extras)
-        elif (key, marker) not in self._seen:  # extras may name each other in a circle
+        elif len(self._seen) == _EXTRAS_MAX:
+            self._note(f"its extras name each other in more than {_EXTRAS_MAX} ways")
+            self._seen.add(("", ""))  # said once
+        elif len(self._seen) < _EXTRAS_MAX and (key, marker) not in self._seen:  # or in a circle
             self._seen.add((key, marker))
             field, texts = self._extras[key]
             yield from self._requirements(texts, field, marker)
@@ -220,11 +226,33 @@ class _Reader:
             self._unknown("dependency group", name, known)
             return []
         try:
-            return [str(item) for item in DependencyGroupResolver(self._groups).resolve(name)]
+            return list(self._included(name))
         except ExceptionGroup as errors:
             for error in errors.exceptions:
                 self._note(str(error), field=f"dependency-groups.{name}")
+        except CycleError as error:
+            circle = " includes ".join(reversed(error.args[1]))
+            self._note(f"a circle of groups: {circle}", field=f"dependency-groups.{name}")
         return []
+
+    def _included(self, name: str) -> Iterator[str]:
+        """What a group and those that it includes list, each group once (PEP 735).
+
+        The specification repeats a group that is included twice, which can double at every step.
+        """
+        resolver = DependencyGroupResolver(self._groups)
+        graph: dict[str, list[str]] = {}
+        pending: list[Requirement | DependencyGroupInclude] = [DependencyGroupInclude(name)]
+        while pending:
+            item = pending.pop(0)
+            if isinstance(item, Requirement):
+                yield str(item)
+            elif (group := canonicalize_name(item.include_group)) not in graph:
+                items = resolver.lookup(group)
+                includes = (part for part in items if isinstance(part, DependencyGroupInclude))
+                graph[group] = [canonicalize_name(part.include_group) for part in includes]
+                pending = [*items, *pending]
+        TopologicalSorter(graph).prepare()
 
     def _requirements(self, texts: Sequence[str], field: str, marker: str) -> Iterator[str]:
         """Each requirement, under `marker` too; the project's own extras in its name's place."""

@@ -20,6 +20,7 @@ from builder.lock.base.inventory import Inventory, image_environment, take_inven
 from builder.lock.model import Lock
 from builder.oci.image import Image
 from builder.plan import PREFIX
+from builder.progress import format_count
 from builder.targets import find_target
 from builder.verify.judge import Expected, judge
 from builder.verify.loader import Loader
@@ -58,8 +59,10 @@ class VerifyReport:
         """One line: what was found, in how much, and that no GPU was asked."""
         found = count_findings(self.findings)
         counts = self.counts
+        binaries = format_count(counts["elf"], "binary", "binaries")
+        needed = format_count(counts["needed"], "library", "libraries")
         return (
-            f"static: {found} in {counts['elf']} binaries, {counts['needed']} libraries needed, "
+            f"static: {found} in {binaries}, {needed} needed, "
             f"{counts['unmet']} unmet; device: {self.device}"
         )
 

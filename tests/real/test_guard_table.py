@@ -10,8 +10,11 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+from builder import process
 
 from .containers import NGC, Container, shop
 
@@ -262,6 +265,35 @@ def test_the_wrappers_without_anything_behind_them(bench: Bench) -> None:
     for name in ("pip", "pip3", "uv"):
         done = container.run(env, name, "install", "x")
         assert (done.returncode, done.stderr) == (127, f"{name}: not found\n")
+
+
+@pytest.mark.parametrize(
+    "spelling", ["{bin}/.", "{bin}//", "{opt}/../opt/spark-build/bin", "{links}"]
+)
+def test_the_wrapper_never_takes_itself_for_the_real_one(bench: Bench, spelling: str) -> None:
+    container = bench.fresh(bench.plain)
+    env = container.guard()
+    own, links = container.root / "opt" / "spark-build" / "bin", container.root / "links-to-it"
+    links.mkdir(exist_ok=True)
+    if not (links / "uv").is_symlink():
+        (links / "uv").symlink_to(own / "uv")
+    first = spelling.format(bin=own, opt=container.root / "opt", links=links)
+    env["PATH"] = f"{own}:{first}:/nowhere"
+    done = container.run(env, "uv", "--version")
+    assert (done.returncode, done.stderr) == (127, "uv: not found\n")
+
+
+@pytest.mark.parametrize("module", ["pip", "types", "typing", "contextlib"])
+def test_pip_takes_no_modules_out_of_the_folder_it_is_called_in(
+    bench: Bench, module: str, tmp_path: Path
+) -> None:
+    container = bench.fresh(bench.plain)
+    (tmp_path / f"{module}.py").write_text("raise SystemExit('not the real one')\n")
+    wrapper = container.root / "opt" / "spark-build" / "bin" / "pip"
+    env = container.guard()
+    done = process.run([str(wrapper), "--version"], env=env, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("pip ")
 
 
 def _remove_pip(container: Container) -> None:

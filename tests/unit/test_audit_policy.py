@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from builder.audit.policy import CudaLibrary, Policy, explain, load_policy
+from builder.audit.policy import CudaLibrary, Policy, explain, load_policy, rule_dict
 from builder.elf import ElfFacts, Known, VersionNeed, elf_hash
 from builder.errors import Severity, UsageError
 
@@ -116,6 +116,9 @@ def test_every_rule_is_explained(rule: str) -> None:
     text = explain(rule)
     assert text.startswith(f"{rule} (")
     assert "What to do: " in text
+    said = rule_dict(rule)
+    assert list(said) == ["rule", "severity", "meaning", "fix", "source"]
+    assert all(str(value) in text for value in said.values())
 
 
 def test_an_unknown_rule() -> None:

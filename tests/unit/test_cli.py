@@ -361,11 +361,14 @@ def test_an_odd_epoch_is_refused(
     assert cli.main(["demo.yaml", "--offline"]) == 2
 
 
+@pytest.mark.parametrize("text", ["", "numpy==2.3.2"])
 def test_a_package_to_upgrade_has_a_name(
-    project: Project, capsys: pytest.CaptureFixture[str]
+    project: Project, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    assert cli.main(["lock", "demo.yaml", "--upgrade-package", ""]) == 2
-    assert "not the name of a package" in capsys.readouterr().err
+    assert cli.main(["lock", "demo.yaml", "--upgrade-package", text]) == 2
+    said = capsys.readouterr().err
+    assert "not the name of a package" in said
+    assert "write the version in the recipe; -P takes a name" in said
 
 
 def test_a_recipe_in_place_of_a_lock_is_not_to_be_deleted(

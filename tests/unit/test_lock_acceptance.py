@@ -102,7 +102,41 @@ def test_a_failure_for_another_reason_stays_as_it_is(context: Context) -> None:
     for answers in ([NO_SOLUTION, NO_SOLUTION], failing_first(["tool"]).answers):
         with pytest.raises(LockError) as caught:
             resolve(context, {"tool": ["torch"]}, uv=Uv(answers=list(answers)))
+        assert caught.value.message.count("No solution found") == 1
+        assert "in the way" not in caught.value.message
         assert "loosen or correct" in (caught.value.hint or "")
+
+
+HELD = "the base has torch 2.10.0a0+nv25.11, which must stay; where a package requires another"
+
+
+@pytest.mark.parametrize(
+    ("first", "both"),
+    [
+        ("vllm==0.13.0 depends on torch==2.9.0 and only torch==2.10.0a0+nv25.11 is there", True),
+        ("vllm==0.13.0 depends on torchvision==1 and torch-extra==2", False),
+    ],
+)
+def test_a_failure_for_two_reasons_tells_both(context: Context, first: str, *, both: bool) -> None:
+    answers = [f"error: No solution found\n  cause: Because {first}\n", NO_SOLUTION]
+    with pytest.raises(LockError) as caught:
+        resolve(context, {"tool": []}, uv=Uv(answers=answers))
+    said, _, further = caught.value.message.partition(
+        "\ntorch is not all that is in the way: even without any requirement on what the base must "
+        "keep (torch 2.10.0a0+nv25.11), "
+    )
+    assert first in said
+    assert ("there is no version of numpy>=99" in further) == both
+    hints = (caught.value.hint or "").splitlines()
+    assert hints[0].startswith("loosen or correct")
+    assert hints[1].startswith(HELD)
+    assert "`accept`" in hints[1]
+
+
+def test_where_only_another_reason_is_told_the_bases_torch_is_mentioned(context: Context) -> None:
+    with pytest.raises(LockError) as caught:
+        resolve(context, {"tool": []}, uv=Uv(answers=[NO_SOLUTION, NO_SOLUTION]))
+    assert HELD in (caught.value.hint or "")
 
 
 def test_the_recipes_own_requirement_is_one_of_them(context: Context) -> None:
@@ -175,6 +209,33 @@ def test_an_entry_that_accepts_nothing_is_an_error(
     with pytest.raises(LockError) as caught:
         resolve(context, packages, accepting("torch==2.11.0", by="tool"), entry)
     assert caught.value.message.startswith(says)
+
+
+def test_every_entry_that_does_not_fit_is_told_at_once(context: Context) -> None:
+    entries = [
+        accepting("torch==2.11.0", by="tol"),
+        accepting("torch==2.12.0"),
+        accepting("torch==2.11.0", by="quite-another"),
+    ]
+    with pytest.raises(LockError) as caught:
+        resolve(context, {"tool": ["torch==2.11.0"]}, *entries)
+    assert caught.value.message == (
+        "accept: no tol requires torch==2.11.0 any more, or the base meets it now\n"
+        "accept: nothing requires torch==2.12.0 any more, or the base meets it now\n"
+        "accept: no quite-another requires torch==2.11.0 any more, or the base meets it now\n"
+        "the recipe accepts no such unmet requirement:\n"
+        "  tool 1.0 requires torch==2.11.0; the base has 2.10.0a0+nv25.11"
+    )
+    hints = (caught.value.hint or "").splitlines()
+    assert hints[:2] == ["`tol`: did you mean `tool`?", "take the entry out"]
+    assert "accept:" in hints
+
+
+def test_every_name_that_nothing_holds_in_place_is_told_at_once(context: Context) -> None:
+    with pytest.raises(LockError) as caught:
+        resolve(context, {"tool": []}, accepting("torhc==3"), accepting("numpy==3"))
+    assert [line.split()[1] for line in caught.value.message.splitlines()] == ["numpy", "torhc"]
+    assert caught.value.hint == "take the entry out\n`torhc`: did you mean `torch`?"
 
 
 @pytest.mark.parametrize("name", ["numpy", "absent"])

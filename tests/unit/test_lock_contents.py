@@ -266,3 +266,21 @@ def test_the_last_layer_with_a_path_wins(layers: list[list[str]]) -> None:
             for other in [*paths[place + 1 :], *(p for later in layers[at + 1 :] for p in later)]
         )
     }
+
+
+def test_a_layer_of_endless_entries_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "_ENTRIES_MAX", 3)
+    entries: dict[str, Content] = {f"{SITE}/a{number}": b"" for number in range(3)}
+    assert len(read(tmp_path, entries).others) == 3
+    with pytest.raises(ExternalError, match="more than 3 entries"):
+        read(tmp_path, {**entries, "etc/.wh.x": b""})
+
+
+def test_hard_links_to_hard_links_are_followed_so_far_only(tmp_path: Path) -> None:
+    links: dict[str, Content] = {
+        f"{SITE}/torch/{number:04}.so": Hardlink(f"{SITE}/torch/{number + 1:04}.so")
+        for number in range(3000)
+    }
+    assert len(read(tmp_path, links).others) == 3000

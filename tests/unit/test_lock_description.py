@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.cli.output import print_lines
-from builder.lock.base.description import Description, FoundImage, Known, describe
+from builder.lock.base.description import Description, FoundImage, Known, Tabled, describe
 from builder.lock.base.facts import find_fact
 from builder.lock.base.inventory import Inventory
 from builder.lock.model import TorchIdentity
@@ -76,7 +76,9 @@ def test_an_image_of_which_nothing_is_known() -> None:
     assert set(found.known.values()) == {Known()}
     assert (found.created, found.labels, found.findings) == (None, {}, ())
     assert found.as_dict()["note"] is None
-    assert "  CUDA             not known" in found.lines()
+    lines = list(found.lines())
+    assert not any(line.startswith("  CUDA") for line in lines)
+    assert lines[-1] == "  --layers reads the rest (fetches 8.03 GB)"
 
 
 def test_an_image_without_an_index_has_none() -> None:
@@ -90,7 +92,24 @@ def test_an_image_without_an_index_has_none() -> None:
     )
     lines = list(describe(plain, {}).lines())
     assert "  index            none" in lines
+    assert describe(plain, {}).as_dict()["index"] is None
     assert "  platforms        not known" in lines
+
+
+def test_layers_without_a_torch_say_so() -> None:
+    bare = Inventory(python="3.12", interpreter="/usr/bin/python3.12", glibc="2.39")
+    found = describe(FOUND, {}, inventory=bare)
+    assert "  torch            none (layers)" in found.lines()
+    assert found.as_dict()["known"]["torch"] == {"value": None, "from": "layers"}
+    assert not any("--layers" in line for line in found.lines())
+
+
+def test_what_the_table_knows_alone() -> None:
+    fact = find_fact(REFERENCE)
+    assert fact is not None
+    tabled = Tabled(reference=REFERENCE, fact=fact)
+    assert f"  torch            {MODULE} (bases.yaml)" in tabled.lines()
+    assert tabled.as_dict()["known"] == described(config={}).as_dict()["known"]
 
 
 def test_what_disagrees_is_found() -> None:

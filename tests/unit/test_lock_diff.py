@@ -335,6 +335,20 @@ def test_markdown(golden: Golden) -> None:
     golden.check("diff.md", markdown(rich()))
 
 
+def test_a_long_list_is_folded_and_a_title_told_once() -> None:
+    def added(number: int) -> str:
+        return markdown(compare(lock(), lock(*(wheel(f"p{i}", "1") for i in range(number)))))
+
+    assert added(10).count("packages: 10 added") == 1
+    assert "<details>" not in added(10)
+    assert "<details>\n<summary>packages: 11 added</summary>" in added(11)
+
+
+def test_a_size_that_reads_the_same_is_told_once() -> None:
+    sizes = [lock(wheel("a", "1", size=3_000_000_000 + more)) for more in (0, 2_500)]
+    assert lines(compare(*sizes))[-1] == "size: 3 GB (+2.5 kB)"
+
+
 def test_json_is_plain_and_complete() -> None:
     difference = rich()
     data = json.loads(json.dumps(as_dict(difference)))

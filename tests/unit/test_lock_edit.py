@@ -157,10 +157,11 @@ def test_a_unified_diff() -> None:
     old = "a: 1\nb: 2.9\r\nc: 3"
     diff = unified(Path("recipes/vllm.yaml"), old, old.replace("2.9", "2.10"))
     assert diff == (
-        "--- recipes/vllm.yaml\n+++ recipes/vllm.yaml\n@@ -1,3 +1,3 @@\n"
+        "--- a/vllm.yaml\n+++ b/vllm.yaml\n@@ -1,3 +1,3 @@\n"
         " a: 1\n-b: 2.9\r\n+b: 2.10\r\n c: 3\n\\ No newline at end of file\n"
     )
     assert unified(Path("a.yaml"), old, old) == ""
+    assert unified(Path("a b.yaml"), old, "").startswith("--- a/a b.yaml\t\n+++ b/a b.yaml\t\n")
 
 
 def test_a_change_names_its_field() -> None:

@@ -190,3 +190,10 @@ def test_what_holds_one_lock_takes_one(form: Form) -> None:
     with pytest.raises(UsageError, match="gb10, thor") as caught:
         export(recipe(), [lock(), lock("thor")], form)
     assert "--target" in (caught.value.hint or "")
+
+
+def test_a_source_of_what_nothing_asked_for_is_left_out() -> None:
+    unused = ChosenSource(name="unused", source="wheel https://wheels.example/u-1-py3-none-any.whl")
+    whole = lock()
+    more = replace(whole, sources=(*whole.sources, unused))
+    assert export(recipe(), [more], "pyproject") == export(recipe(), [whole], "pyproject")

@@ -186,3 +186,11 @@ def test_names_in_the_law_are_normalised_and_come_once() -> None:
     assert len(names) == len(set(names))
     assert names == [canonicalize_name(name) for name in names]
     assert all(entry["source"].startswith("https://") for part in law.values() for entry in part)
+
+
+def test_a_constraint_with_a_url_is_not_taken_over() -> None:
+    """Pip would fetch from there, with the container's own variables in the URL."""
+    lines = ("numpy<2", "x @ https://index.example/${TOKEN}/x.whl", "--index-url https://e.example")
+    assert base_guard(base(held("torch", TORCH), constraints=lines), (), ()).constraints == (
+        "numpy<2",
+    )

@@ -137,3 +137,10 @@ def test_constraints_have_no_blanks_and_no_comments(text: str) -> None:
     lines = parse_constraints(text)
     assert all(line == line.strip() and line and line[0] not in "-#" for line in lines)
     assert len(lines) == len(set(lines))
+
+
+def test_scripts_that_could_stand_for_something_else_are_left_out() -> None:
+    names = ["torchrun", "x.y-z_2+", "python", "python3", "python3.12", "a b", "-rf", ".wh.x"]
+    names += ["$(id)", "a\x1bb", "a\0b", 'a"b', "a" * 129]
+    text = "[console_scripts]\n" + "".join(f"{name} = m:f\n" for name in names)
+    assert list(parse_scripts(text)) == ["torchrun", "x.y-z_2+"]

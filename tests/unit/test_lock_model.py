@@ -16,12 +16,15 @@ from packaging.pylock import Pylock
 
 from builder.errors import LockError
 from builder.lock.model import (
+    ChosenSource,
     DebianBase,
     Lock,
     LockedDeb,
     LockedFile,
+    LockedGit,
     LockedWheel,
     OciBase,
+    RegistryBase,
     plain,
 )
 from builder.lock.platforms import markers, wheel_tags
@@ -397,3 +400,32 @@ def test_what_becomes_a_path_or_a_line_is_checked(change: dict[str, Any]) -> Non
     """Even where somebody made the digest fit."""
     with pytest.raises(LockError, match=f": {next(iter(change))}: "):
         parse_lock(write_lock(replace(LOCK, **change)), source="pylock.x.toml")
+
+
+GIT = LockedGit(name="trl", url="https://git.example/trl", ref="v1.0", commit="c" * 40)
+REGISTRY = RegistryBase(
+    image="registry.example/x:1", index=f"sha256:{'a' * 64}", digest=f"sha256:{'b' * 64}", size=1
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"gits": (replace(GIT, url=text),)} for text in ("--upload-pack=x", "https://a\nRUN x")),
+        *({"gits": (replace(GIT, ref=text),)} for text in ("-x", "v1\0", "v 1", "")),
+        *({"gits": (replace(GIT, subdirectory=text),)} for text in ("/etc", "a/../../b", "a\nb")),
+        *(
+            {"sources": (ChosenSource(name="numpy", source=text),)}
+            for text in ("", "elsewhere x", "index ../../x", "index A b", "git https://a@v1")
+        ),
+        {"base": replace(REGISTRY, index="latest")},
+        {"base": replace(REGISTRY, size=-1)},
+    ],
+)
+def test_what_would_leave_its_place_is_refused(change: dict[str, Any]) -> None:
+    assert "not a lock that spark-build wrote" in refusal(write_lock(replace(LOCK, **change)))
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(LockError, match="is larger than 64 MiB"):
+        read_lock(Path("/dev/zero"))

@@ -272,7 +272,7 @@ UNREACHABLE = (
         (NO_VERSION, "there is no version of fast==1.5"),
         (WRAPPED, "there is no version of fast==1.5"),
         (UNREACHABLE, "dns error for https://index.example/simple/fast/"),
-        ("error: broken", "uv could not resolve the recipe: error: broken"),
+        ("error: broken", "uv could not resolve the recipe: broken"),
     ],
 )
 def test_an_index_is_refused_in_uvs_own_words(context: Context, says: str, reason: str) -> None:
@@ -421,6 +421,16 @@ def test_offline_nothing_is_chosen(context: Context) -> None:
     assert run.started == []
     bare = parse_recipe("name: demo\ntarget: gb10\nbase: {oci: ./base}\n", Path("demo.yaml"))
     assert choices(offline, bare) == ()
+
+
+@pytest.mark.parametrize("source", [WHEEL_SOURCE, INDEX_SOURCE, GIT_SOURCE])
+def test_a_package_that_has_a_source_is_wanted_where_nothing_else_asks_for_it(
+    context: Context, source: str
+) -> None:
+    choice = chosen(context, recipe(source, packages="[x]"))
+    assert [bool(choice.wheel), bool(choice.index), bool(choice.git)] == [
+        source is kind for kind in (WHEEL_SOURCE, INDEX_SOURCE, GIT_SOURCE)
+    ]
 
 
 def test_a_package_for_other_targets_has_no_choice(context: Context) -> None:

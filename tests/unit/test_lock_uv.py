@@ -10,8 +10,15 @@ import pytest
 
 from builder import process
 from builder.context import Context
-from builder.errors import BuilderError, ExternalError, LockError, MissingError, OfflineError
-from builder.lock.uv import Answer, Question, compile_lock, uv_environment, uv_version
+from builder.errors import BuilderError, ExternalError, MissingError, OfflineError
+from builder.lock.uv import (
+    Answer,
+    Question,
+    UnsatisfiableError,
+    compile_lock,
+    uv_environment,
+    uv_version,
+)
 from builder.process import Completed
 from tests.fake_uv import NO_SOLUTION, Uv, package, pylock, wheel
 
@@ -152,8 +159,8 @@ def test_an_answer_that_is_no_lock_is_an_error_of_uvs(
 @pytest.mark.parametrize(
     ("says", "offline", "kind"),
     [
-        (NO_SOLUTION, False, LockError),
-        (NO_SOLUTION, True, LockError),
+        (NO_SOLUTION, False, UnsatisfiableError),
+        (NO_SOLUTION, True, UnsatisfiableError),
         ("error: Failed to fetch: `https://index.example/simple/numpy/`", False, ExternalError),
         (
             "error: Network connectivity is disabled, but numpy is needed\n  (network)",
@@ -177,8 +184,61 @@ def test_each_failure_of_uv_is_told_by_its_kind(
         run(replace(context, offline=offline), Uv(says=says), folder)
     assert type(caught.value) is kind
     assert "warning:" not in caught.value.message
+    assert "error:" not in caught.value.message
     if says:
-        assert says.splitlines()[-1].strip() in caught.value.message
+        assert says.splitlines()[-1].strip().removeprefix("error: ") in caught.value.message
+
+
+COMPILED = """\
+error: No solution found when resolving dependencies
+  cause: Because old-one==4.8 has no usable wheels and spark-build-recipe depends on
+         old-one==4.8, we can conclude that your requirements are unsatisfiable.
+
+hint: Wheels are required for `old-one` because building from source is disabled for all packages \
+(i.e., with `--no-build`)
+"""
+TAGS = """\
+error: No solution found when resolving dependencies
+  cause: Because all versions of video have no wheels with a matching platform tag and tri==2.0.0 \
+has no wheels with a matching Python ABI tag (e.g., `cp313`), we can conclude …
+
+hint: Wheels are available for `video` (v0.6.0) on the following platforms: `win_amd64`
+
+hint: You require CPython 3.13 (`cp313`), but we only found wheels for `tri` (v2.0.0) with the \
+following Python ABI tags: `cp310`
+
+hint: You require CPython 3.13 (`cp313`), but we only found wheels for `video` (v0.2.0) with the \
+following Python ABI tags: `cp37m`
+
+hint: Pre-releases are available for `other` in the requested range
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "subjects"), [(COMPILED, ["old-one==4.8"]), (TAGS, ["video", "tri==2.0.0"])]
+)
+def test_a_package_without_a_wheel_is_named_with_what_can_be_done(
+    context: Context, folder: Path, says: str, subjects: list[str]
+) -> None:
+    with pytest.raises(UnsatisfiableError) as caught:
+        run(context, Uv(says=says), folder)
+    hints = (caught.value.hint or "").splitlines()
+    place = "has no wheel for CPython 3.13 on aarch64 with glibc 2.41: "
+    assert [hint.partition(place)[0] for hint in hints] == [f"{name} " for name in subjects]
+    assert all("`sources`" in hint and "`exclude`" in hint for hint in hints)
+
+
+def test_uvs_hints_are_sentences_and_none_is_about_its_options(
+    context: Context, folder: Path
+) -> None:
+    messages = []
+    for says in (COMPILED, TAGS):
+        with pytest.raises(UnsatisfiableError) as caught:
+            run(context, Uv(says=says), folder)
+        messages.append(caught.value.message)
+    assert not any(word in text for text in messages for word in ("hint:", "--no-build", "\n\n"))
+    assert messages[0].endswith("unsatisfiable.")
+    assert "\n  Wheels are available for `video` (v0.6.0) on the following" in messages[1]
 
 
 def test_a_host_without_uv_is_told_what_to_install(

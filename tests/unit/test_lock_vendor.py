@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -450,9 +451,48 @@ def test_a_place_is_a_folder_or_a_name_in_a_registry() -> None:
         parse_place("oci://Not A Name")
 
 
+def test_what_is_no_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("old:folder").mkdir()
+    for text in ("old:folder/x", "./127.0.0.1:5000/x"):
+        assert parse_place(text) == Path(text)
+    with pytest.raises(UsageError, match="has an empty name"):
+        parse_place("")
+    with pytest.raises(UsageError, match="file: is a file"):
+        parse_place("file")
+    with pytest.raises(UsageError, match="neither a folder") as caught:
+        parse_place("127.0.0.1:5000/x:1")
+    assert caught.value.hint is not None
+    assert "oci://127.0.0.1:5000/x:1 " in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        parse_place("https://me:canary@registry.example/x")
+    assert "canary" not in f"{caught.value.message}{caught.value.hint}"
+
+
 def test_the_index_depends_on_the_files_only(here: World, tmp_path: Path) -> None:
     places = [tmp_path / "one", tmp_path / "two"]
     vendor(LOCK, places[0], supply=here.supply)
     backwards = replace(LOCK, wheels=LOCK.wheels[::-1])
     vendor(backwards, places[1], supply=here.supply)
     assert contents(places[0]) == contents(places[1])
+
+
+def test_a_file_that_was_changed_there_is_not_taken_for_kept(here: World, tmp_path: Path) -> None:
+    folder = tmp_path / "vendor"
+    vendor(LOCK, folder, supply=here.supply)
+    before, path = contents(folder), folder / held(ALL[0])
+    path.chmod(0o644)
+    path.write_bytes(b"X" * len(ALL[0]))
+    with pytest.raises(ExternalError, match="not the file that it was") as caught:
+        vendor(LOCK, folder, supply=here.supply)
+    assert str(path) in caught.value.message
+    path.unlink()
+    assert vendor(LOCK, folder, supply=here.supply).new_files == 1
+    assert contents(folder) == before
+
+
+def test_an_index_that_is_a_pipe_is_not_waited_for(here: World, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "vendor.json")
+    with pytest.raises(UsageError, match="is not a regular file"):
+        open_vendor(tmp_path, here.supply)

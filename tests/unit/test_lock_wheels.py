@@ -14,8 +14,8 @@ import pytest
 from builder.context import Context
 from builder.errors import ExternalError, LockError, UsageError
 from builder.http import Http
-from builder.lock.model import LockedWheel
-from builder.lock.stubs import Stub
+from builder.lock.model import LockedGit, LockedWheel
+from builder.lock.stubs import Stub, compiled_stub
 from builder.lock.wheels import Request, Served, ServedWheel, Upgrade, pinned_files, resolve
 from tests.fake_uv import NO_SOLUTION, SHA256, Uv, package, pylock, wheel
 
@@ -403,6 +403,16 @@ def test_a_package_of_an_index_is_required_too_since_uv_minds_no_other_source(
     indexes = {"ours": "https://index.example/simple"}
     run(context, uv, replace(REQUEST, requirements=("x",), indexes=indexes, pinned={"a-b": "ours"}))
     assert uv.asked == [["x", "a-b"]]
+
+
+def test_a_package_from_a_repository_is_required_too(context: Context) -> None:
+    git = LockedGit(
+        name="vllm", url="https://git.example/vllm", ref="v1", commit="c" * 40, version="0.13.0"
+    )
+    uv = Uv(pylock(NUMPY))
+    stubs = (compiled_stub(git, ["numpy"]),)
+    run(context, uv, replace(REQUEST, requirements=("numpy",), stubs=stubs))
+    assert uv.asked == [["numpy", "vllm==0.13.0"]]
 
 
 @pytest.mark.parametrize(

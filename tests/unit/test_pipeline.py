@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from builder import pipeline
 from builder.context import Context
 from builder.errors import FindingsError, OfflineError, RecipeError, StaleLockError, UsageError
+from builder.lock.model import Guard, Shadow
 from builder.oci.image import read_layout
 from builder.pipeline import Job
+from builder.progress import PlainProgress
 from tests.projects import Project, make_project
 
 
@@ -98,6 +101,49 @@ def test_a_stale_lock_stops_a_locked_build(project: Project, offline: Context) -
         pipeline.build(only_job(project), context=offline, frozen=True)
     assert "requirements: - greet" in caught.value.message
     assert "requirements: + greet>=2" in caught.value.message
+
+
+def shadows(number: int) -> tuple[Shadow, ...]:
+    return tuple(Shadow(name=f"p{item}", base="1", version="2") for item in range(number))
+
+
+FIVE = "p0 1 with 2, p1 1 with 2, p2 1 with 2, p3 1 with 2, p4 1 with 2"
+
+
+@pytest.mark.parametrize(
+    ("guard", "lines"),
+    [
+        (Guard(), []),
+        (
+            Guard(shadows=shadows(1), accepted=("tool requires a", "b")),
+            ["lock    shadows the base's p0 1 with 2", "lock    accepted: tool requires a; b"],
+        ),
+        (
+            Guard(shadows=shadows(7)),
+            [f"lock    shadows the base's {FIVE}, and 2 more"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("written", [True, False])
+def test_a_new_lock_says_what_it_shadows_and_accepts(
+    project: Project,
+    offline: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    guard: Guard,
+    lines: list[str],
+    *,
+    written: bool,
+) -> None:
+    text = io.StringIO()
+    context = replace(offline, progress=PlainProgress(text))
+    with pipeline.connect(only_job(project), context) as supply:
+        locked = pipeline.lock(only_job(project), supply)
+        answer = replace(locked, lock=replace(locked.lock, guard=guard), written=written)
+        monkeypatch.setattr(pipeline, "lock_recipe", lambda *_, **__: answer)
+        text.truncate(0)
+        text.seek(0)
+        assert pipeline.lock(only_job(project), supply) == answer
+    assert text.getvalue().splitlines()[1:] == (lines if written else [])
 
 
 def test_a_list_of_targets_gives_a_folder_each(project: Project) -> None:

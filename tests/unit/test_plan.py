@@ -163,7 +163,14 @@ def test_the_bases_programs_run_in_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "scripts", [{"../python": "a:b"}, {"x": "a"}, {"x": "a:b; import os"}, {"": "a:b"}]
+    "scripts",
+    [
+        *(
+            {name: "a:b"}
+            for name in ("../python", "", "python", "python3.12", "$(x)", "a\nb", "-x")
+        ),
+        *({"x": reference} for reference in ("a", "a:b; import os")),
+    ],
 )
 def test_a_lock_cannot_write_just_any_program(tmp_path: Path, scripts: dict[str, str]) -> None:
     lock = replace(OF_BASE, guard=Guard(scripts=scripts))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder import progress
-from builder.progress import PlainProgress, Progress, TerminalProgress, format_size
+from builder.progress import PlainProgress, Progress, TerminalProgress, format_count, format_size
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,12 @@ def test_more_than_announced_fills_the_bar_and_no_more(monkeypatch: pytest.Monke
     with TerminalProgress(stream).task("fetch", 10) as advance:
         advance(25)
     assert stream.getvalue().count("━") == 28
+
+
+def test_one_is_not_many() -> None:
+    assert [format_count(number, "wheel") for number in (0, 1, 2)] == [
+        "0 wheels",
+        "1 wheel",
+        "2 wheels",
+    ]
+    assert format_count(2, "binary", "binaries") == "2 binaries"

@@ -132,7 +132,7 @@ REFUSED: list[tuple[str, dict[str, list[str]], str]] = [
     (
         "[dependency-groups]\na = [{include-group = 'b'}]\nb = [{include-group = 'a'}]\n",
         {"groups": ["a"]},
-        "dependency-groups.a: Cyclic dependency group include",
+        "dependency-groups.a: a circle of groups: ",
     ),
     ("[dependency-groups]\na = ['a b']\n", {"groups": ["a"]}, "dependency-groups.a: "),
 ]
@@ -294,3 +294,25 @@ def test_any_text_gives_a_listing_or_a_recipe_error(
         except RecipeError as error:
             problems += error.problems
     assert {problem.file for problem in problems} <= {"any"}
+
+
+def test_groups_that_double_at_every_step_are_read_once(tmp_path: Path) -> None:
+    twice = "[{include-group = 'g%d'}, {include-group = 'g%d'}]"
+    steps = "".join(f"g{n} = {twice % (n + 1, n + 1)}\n" for n in range(2000))
+    (tmp_path / "pyproject.toml").write_text(f"[dependency-groups]\n{steps}g2000 = ['six']\n")
+    assert list_pyproject(tmp_path, "pyproject.toml", groups=["g0"]).requirements == ("six",)
+
+
+def test_extras_that_double_at_every_step_are_refused(tmp_path: Path) -> None:
+    both = "['p[e%d]; python_version > \"3\"', 'p[e%d]; python_version > \"2\"']"
+    steps = "".join(f"e{n} = {both % (n + 1, n + 1)}\n" for n in range(30))
+    head = "[project]\nname = 'p'\n[project.optional-dependencies]\n"
+    (tmp_path / "pyproject.toml").write_text(f"{head}{steps}e30 = ['six']\n")
+    with pytest.raises(RecipeError, match="in more than 64 ways"):
+        list_pyproject(tmp_path, "pyproject.toml", extras=["e0"])
+
+
+def test_a_byte_order_mark_is_no_part_of_a_project(tmp_path: Path) -> None:
+    text = "\ufeff[project]\nname = 'p'\ndependencies = ['six']\n"
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    assert list_pyproject(tmp_path, "pyproject.toml").requirements == ("six",)

@@ -255,3 +255,11 @@ def test_a_copy_to_another_file_system_that_fails_leaves_nothing(
         scratch._carry_over(source, destination, tmp_path / "cache", "old")
     assert text_of(destination) == "old"
     assert [entry.name for entry in destination.parent.iterdir()] == ["result"]
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(0o664)
+    write_whole(path, b"new", tmp_path / "cache")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o664)

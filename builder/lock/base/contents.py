@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import posixpath
 import re
 import shutil
@@ -44,6 +45,8 @@ _CONTENTS = TypeAdapter(LayerContents)
 _READ_BYTES = 1 << 20
 _SPOOL_MAX_BYTES = 4 << 30  # no library is larger: its code must reach its data within 2 GiB
 _TEXTS_MAX_BYTES = 256 << 20  # of one layer; a full base comes to a few MB
+_ENTRIES_MAX = 1_000_000  # of one layer, of those that count; NGC's bases have some 100,000
+_LINKS_MAX = 40  # from one hard link to the next; archivers link to the first name
 
 _PACKAGES = re.compile(
     r"usr/(?:local/)?lib(?:64)?/python3(?:\.\d{1,3})?/(?:dist|site)-packages/(?P<inside>.+)",
@@ -124,6 +127,7 @@ class _Scan:
         self.others: dict[str, None] = {}
         self._layer = layer
         self._texts_bytes = 0
+        self._entries = 0
         self._unread: dict[str, str] = {}  # a path and that of the entry with its content
 
     def take(self, member: tarfile.TarInfo, content: IO[bytes] | None) -> None:
@@ -131,6 +135,12 @@ class _Scan:
         path = member_path(member.name)
         if path is None or member.isdir():
             return
+        self._entries += 1
+        if self._entries > _ENTRIES_MAX:
+            raise ExternalError(
+                f"{self._layer.path}: a layer with more than {_ENTRIES_MAX} entries",
+                hint="no base has as many; take another one",
+            )
         folder, name = posixpath.split(path)
         if name == OPAQUE:
             self.emptied.append(folder)
@@ -156,7 +166,7 @@ class _Scan:
     def _content_of(self, path: str) -> str:
         """The entry with the content of `path`; links that lead in a circle have none."""
         seen = {path}
-        while (at := self._unread.get(path, path)) not in seen:
+        while (at := self._unread.get(path, path)) not in seen and len(seen) < _LINKS_MAX:
             seen.add(at)
             path = at
         return at
@@ -314,11 +324,12 @@ def _recorded(data: bytes) -> str:
     The other thousands are not asked for.
     """
     try:
-        paths = [row[0] for row in csv.reader(_decoded(data).splitlines()) if row]
+        paths = (row[0] for row in csv.reader(io.StringIO(_decoded(data), newline=None)) if row)
+        names = ((path, posixpath.basename(path)) for path in paths)
+        kept = {path: None for path, name in names if "." not in name or _LIBRARY.search(name)}
     except csv.Error:
         return ""
-    names = ((path, posixpath.basename(path)) for path in paths)
-    return "\n".join(path for path, name in names if "." not in name or _LIBRARY.search(name))
+    return "\n".join(kept)
 
 
 def _newest_version(data: bytes) -> str | None:

@@ -52,6 +52,7 @@ _VARIABLES = {
 
 _TABLE = "bases.yaml"
 _UNKNOWN = "not known"
+_LAYERS = "layers"
 _WIDTH = max(map(len, _TITLES.values()))
 
 
@@ -74,20 +75,27 @@ class FoundImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A value, and where it is from: `layers`, `config` or a data file of ours; None if unknown."""
+    """A value, and where it is from: `layers`, `config` or a data file of ours.
+
+    Without a value nothing is known, or where there is an origin, that there is no such thing.
+    """
 
     value: str | None = None
     origin: str | None = None
 
     def __str__(self) -> str:
-        return _UNKNOWN if self.value is None else f"{self.value} ({self.origin})"
+        return _UNKNOWN if self.origin is None else f"{self.value or 'none'} ({self.origin})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """An image with what is known of it, by the names that `as_dict` gives it."""
+    """An image with what is known of it, by the names that `as_dict` gives it.
+
+    `unread` says that its layers were not read, which may know more.
+    """
 
     image: FoundImage
+    unread: bool
     created: str | None
     known: Mapping[str, Known]
     labels: Mapping[str, str]
@@ -99,17 +107,14 @@ class Description:
         image = self.image
         return {
             "image": image.reference,
-            "index": image.index,
+            "index": image.index if image.index != image.digest else None,
             "digest": image.digest,
             "platform": image.platform,
             "platforms": list(image.platforms),
             "created": self.created,
             "layers": len(image.layers),
             "size_bytes": sum(image.layers),
-            "known": {
-                name: {"value": item.value, "from": item.origin}
-                for name, item in self.known.items()
-            },
+            "known": _known_dict(self.known),
             "labels": dict(self.labels),
             "note": None if self.fact is None else self.fact.note,
             "sources": [] if self.fact is None else list(self.fact.sources),
@@ -127,12 +132,52 @@ class Description:
         yield _row("platforms", ", ".join(image.platforms) or _UNKNOWN)
         yield _row("created", self.created or _UNKNOWN)
         yield _row("layers", f"{len(image.layers)}, {size} compressed")
-        for name, item in self.known.items():
-            yield _row(_TITLES[name], str(item))
+        yield from _known_rows(self.known)
         for name, value in self.labels.items():
             yield _row("label", f"{name}={value}")
         if self.fact is not None and self.fact.note is not None:
             yield _row("note", self.fact.note)
+        if self.unread:
+            yield f"  --layers reads the rest (fetches {size})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tabled:
+    """What `bases.yaml` alone knows of an image, where its registry could not be asked."""
+
+    reference: str
+    fact: BaseFact
+
+    @property
+    def known(self) -> dict[str, Known]:
+        """As that of a `Description`."""
+        return _known({}, self.fact, None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values, by the names that a `Description` gives them."""
+        return {
+            "image": self.reference,
+            "known": _known_dict(self.known),
+            "note": self.fact.note,
+            "sources": list(self.fact.sources),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The same for people."""
+        yield self.reference
+        yield from _known_rows(self.known)
+        if self.fact.note is not None:
+            yield _row("note", self.fact.note)
+
+
+def _known_dict(known: Mapping[str, Known]) -> dict[str, dict[str, str | None]]:
+    return {name: {"value": item.value, "from": item.origin} for name, item in known.items()}
+
+
+def _known_rows(known: Mapping[str, Known]) -> Iterator[str]:
+    for name, item in known.items():
+        if item.origin is not None:
+            yield _row(_TITLES[name], str(item))
 
 
 def _row(title: str, text: str) -> str:
@@ -156,6 +201,7 @@ def describe(
     digests = (image.index, image.digest)
     return Description(
         image=image,
+        unread=inventory is None,
         created=created if isinstance(created, str) else None,
         known=_known(image_environment(config), fact, inventory),
         labels={name: labels[name] for name in _LABELS if name in labels},
@@ -170,7 +216,7 @@ def _known(
     layers, table = _of_layers(inventory), _of_table(fact)
     known = {
         name: _first(
-            ("layers", layers.get(name)),
+            (_LAYERS, layers.get(name)),
             ("config", env.get(_VARIABLES.get(name, ""))),
             (_TABLE, table.get(name)),
         )
@@ -178,6 +224,8 @@ def _known(
     }
     if fact is not None and "driver" in fact.unverified and known["driver"].origin == _TABLE:
         known["driver"] = replace(known["driver"], origin=f"{_TABLE}, unverified")
+    if inventory is not None and inventory.torch is None and known["torch"] == Known():
+        known["torch"] = Known(origin=_LAYERS)
     return known | {"driver_floor": _floor(known["cuda"].value)}
 
 

@@ -22,7 +22,7 @@ from builder.lock.supply import Supply
 from builder.oci.image import Image, digest_hex, read_image, read_layout
 from builder.oci.reference import parse_reference
 from builder.oci.registry import RemoteImage
-from builder.recipe import Debian, LoadedRecipe, Recipe
+from builder.recipe import Debian, LoadedRecipe
 from builder.targets import Target
 
 
@@ -49,7 +49,7 @@ def resolve_base(loaded: LoadedRecipe, target: Target, supply: Supply) -> Resolv
     """
     base, context = loaded.recipe.base, supply.context
     if base.debian is not None:
-        return _debian_base(loaded.recipe, base.debian, target, context)
+        return _debian_base(loaded, base.debian, target, context)
     if base.oci is not None:
         image = read_layout(loaded.folder / base.oci, target.platform)
         return _image_base(loaded, image, OciBase(path=base.oci, digest=image.digest), context)
@@ -142,18 +142,25 @@ def _absent(digest: str) -> ExternalError:
     )
 
 
-def _debian_base(recipe: Recipe, debian: Debian, target: Target, context: Context) -> ResolvedBase:
-    found = debs.resolve(
-        debian.suite,
-        [*debian.packages, *recipe.system],
-        target.architecture,
-        mirror=debian.mirror,
-        context=context,
-    )
+def _debian_base(
+    loaded: LoadedRecipe, debian: Debian, target: Target, context: Context
+) -> ResolvedBase:
+    at = ("base", "debian")
+    try:
+        found = debs.resolve(
+            debian.suite,
+            [*debian.packages, *loaded.recipe.system],
+            target.architecture,
+            mirror=debian.mirror,
+            context=context,
+        )
+    except LockError as error:
+        told = str(loaded.document.problem(at, error.message))
+        raise LockError(told, hint=error.hint) from None
     python = debs.python_version(found)
     if python is None:
         raise LockError(
-            f"recipe {recipe.name}: base.debian.packages: no Python is among them",
+            str(loaded.document.problem((*at, "packages"), "no Python is among them")),
             hint="add python3",
         )
     return ResolvedBase(

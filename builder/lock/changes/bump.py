@@ -89,6 +89,11 @@ class _Pin:
         return canonicalize_name(requirement.name) == self.name and requirement.specifier == exact
 
 
+def pinned_names(loaded: LoadedRecipe) -> tuple[str, ...]:
+    """The packages whose pins may move, in the order of the recipe."""
+    return tuple(dict.fromkeys(pin.name for pin in _pins(loaded)))
+
+
 def propose(
     loaded: LoadedRecipe,
     queries: Sequence[Query],

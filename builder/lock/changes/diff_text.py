@@ -10,6 +10,7 @@ from builder.lock.changes.diff import KINDS, Area, Change, Difference, Kind
 from builder.progress import format_size, printable
 
 _LISTS = {Area.SYSTEM: "distribution packages", Area.PACKAGE: "packages"}
+_OPEN_ROWS = 10  # what is longer is to be unfolded
 _SIGNS: dict[Kind, str] = {"changed": "~", "added": "+", "removed": "-"}
 _AWKWARD = re.compile(r"[|\\`]")  # what ends a cell or a code span, whatever it stands in
 _PLAIN = re.compile(r"[A-Za-z0-9 .,:;()/→+-]*")
@@ -41,23 +42,33 @@ def lines(difference: Difference) -> tuple[str, ...]:
 
 
 def markdown(difference: Difference) -> str:
-    """The whole difference in GitHub's Markdown: headline, table, lists to unfold.
+    """The whole difference in GitHub's Markdown: headline, table, lists, the long ones folded.
 
     Names and versions stand in code, where nothing in them is markup, a mention or a link
     (https://github.github.com/gfm/#code-spans).
     """
     parts = [f"**{_words(headline(difference))}**"]
-    parts.append(f"{_code(difference.old)} → {_code(difference.new)}: {_total(difference)}")
+    names = " → ".join(dict.fromkeys(map(_code, (difference.old, difference.new))))
+    parts.append(f"{names}: {_total(difference)}")
     weighty = [change for change in difference.changes if change.area not in _LISTS]
     if weighty:
         parts.append(_table(("", "old", "new", ""), map(_weighty_row, weighty)))
     for area, title in _LISTS.items():
         changes = _changes(difference, area)
         if changes:
-            table = _table((title, "old", "new", "size", ""), map(_package_row, changes))
-            summary = f"<summary>{title}: {_tally(changes)}</summary>"
-            parts.append(f"<details>\n{summary}\n\n{table}\n\n</details>")
+            parts += _group(f"{title}: {_tally(changes)}", changes, headline(difference))
     return "\n\n".join(parts) + "\n"
+
+
+def _group(title: str, changes: Sequence[Change], above: str) -> Iterator[str]:
+    """A list under its title, which is not told again where the line `above` is just that."""
+    table = _table(("", "old", "new", "size", ""), map(_package_row, changes))
+    if len(changes) > _OPEN_ROWS:
+        yield f"<details>\n<summary>{title}</summary>\n\n{table}\n\n</details>"
+        return
+    if title != above:
+        yield title
+    yield table
 
 
 def _changes(difference: Difference, area: Area) -> list[Change]:
@@ -92,7 +103,8 @@ def _total(difference: Difference) -> str:
     if old == new:
         return f"{format_size(new)}, as before"
     sign = "+" if new > old else "-"
-    return f"{format_size(old)} → {format_size(new)} ({sign}{format_size(abs(new - old))})"
+    sizes = " → ".join(dict.fromkeys(map(format_size, (old, new))))
+    return f"{sizes} ({sign}{format_size(abs(new - old))})"
 
 
 def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]]) -> str:

@@ -61,8 +61,13 @@ def apply(text: str, changes: Sequence[Change]) -> str:
 
 
 def unified(path: Path, old: str, new: str) -> str:
-    """The change of the file's text as a unified diff, which `patch -p0` takes; empty for none."""
-    lines = difflib.unified_diff(_lines(old), _lines(new), fromfile=str(path), tofile=str(path))
+    """The change of the file's text as a unified diff, empty for none.
+
+    It names the file as seen from its folder: `patch -p1 -d FOLDER` takes it.
+    """
+    end = "\t" if " " in path.name else ""  # without it `patch` takes a part of the name
+    before, after = f"a/{path.name}{end}", f"b/{path.name}{end}"
+    lines = difflib.unified_diff(_lines(old), _lines(new), fromfile=before, tofile=after)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )

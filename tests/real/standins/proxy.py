@@ -29,10 +29,11 @@ class Proxy:
 def proxying(routes: Mapping[str, int]) -> Iterator[Proxy]:
     """Lead each host of `routes` to its port on loopback, and all others where they are.
 
-    The others go by way of this process's own proxy, where its environment names one.
+    The others go by way of this process's own proxy, where its environment names one now; later
+    it may well name this one.
     """
     asked: list[str] = []
-    server = _ProxyServer(routes, asked)
+    server = _ProxyServer(routes, asked, getproxies().get("https"))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -48,10 +49,20 @@ class _ProxyServer(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, routes: Mapping[str, int], asked: list[str]) -> None:
+    def __init__(self, routes: Mapping[str, int], asked: list[str], outer: str | None) -> None:
         super().__init__(("127.0.0.1", 0), _Tunnel)
-        self.routes = routes
         self.asked = asked
+        self._routes = routes
+        self._outer = outer
+
+    def connect(self, target: str) -> socket.socket:
+        """A connection to `HOST:PORT`, or to what stands in for it."""
+        host, _, port = target.rpartition(":")
+        if port == "443" and host in self._routes:
+            return socket.create_connection(("127.0.0.1", self._routes[host]), _TIMEOUT_SECONDS)
+        if self._outer and not proxy_bypass(host):
+            return _connect_by(self._outer, target)
+        return socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_SECONDS)
 
 
 class _Tunnel(socketserver.StreamRequestHandler):
@@ -67,23 +78,13 @@ class _Tunnel(socketserver.StreamRequestHandler):
             return
         self.server.asked.append(target)
         try:
-            upstream = _connect(target, self.server.routes)
+            upstream = self.server.connect(target)
         except OSError:
             self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\n")
             return
         with upstream, suppress(OSError):
             self.wfile.write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
             _relay(self.connection, upstream)
-
-
-def _connect(target: str, routes: Mapping[str, int]) -> socket.socket:
-    host, _, port = target.rpartition(":")
-    if port == "443" and host in routes:
-        return socket.create_connection(("127.0.0.1", routes[host]), _TIMEOUT_SECONDS)
-    outer = getproxies().get("https")
-    if outer and not proxy_bypass(host):
-        return _connect_by(outer, target)
-    return socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_SECONDS)
 
 
 def _connect_by(outer: str, target: str) -> socket.socket:
