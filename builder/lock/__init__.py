@@ -5,6 +5,7 @@ A lock that still answers the recipe is taken as it is, and nothing is resolved.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ def lock_recipe(
         raise StaleLockError(
             f"{path}: does not answer the recipe",
             changes,
-            hint="run `spark-build lock RECIPE` and commit the lock",
+            hint=f"run `spark-build lock {shlex.quote(str(loaded.path))}` and commit the lock",
         )
     lock = resolve_lock(loaded, target, supply, inputs=inputs, earlier=earlier, upgrade=upgrade)
     text = write_lock(lock).encode()
