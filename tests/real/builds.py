@@ -118,7 +118,7 @@ def record_faults(root: Path) -> Iterator[str]:
             listed.add(file)
             if digest and not _is(file, digest, size):
                 yield f"{record}: {path}"
-    ours = {root / "opt/venv/pyvenv.cfg"}
+    ours = {root / "opt/venv" / name for name in ("pip.conf", "pyvenv.cfg")}
     for file in (root / "opt/venv").rglob("*"):
         if file.is_file() and not file.is_symlink() and file not in listed | ours:
             yield f"{file}: in no RECORD"
