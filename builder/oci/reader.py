@@ -12,10 +12,10 @@ import io
 import posixpath
 import tarfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING
 
 import zstandard
 
@@ -123,15 +123,21 @@ class _Hashing(io.RawIOBase):
         return count
 
 
+_Process = Callable[[tarfile.TarInfo, tarfile.TarFile], tarfile.TarInfo]
+
+_PROCESS = "_proc_member"
+"""The method that tarfile's comments name as the one to override; `frombuf`, which is public, is
+not asked by the Pythons of 2026 and by older ones with their security fixes."""
+
+
 class _Entry(tarfile.TarInfo):
     """An entry, or what a header says about the next one, which tarfile reads into memory."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        entry = super().frombuf(buf, encoding, errors)
-        if entry.type in _HEADERS and entry.size > _HEADER_MAX_BYTES:
-            raise tarfile.ReadError(f"a header of {entry.size} bytes")
-        return entry
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > _HEADER_MAX_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        process: _Process = getattr(tarfile.TarInfo, _PROCESS)
+        return process(self, archive)
 
 
 def _members(stream: IO[bytes]) -> Generator[Member]:
